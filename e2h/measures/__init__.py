@@ -1,0 +1,27 @@
+"""Measures: numbers read off a model, its outputs or its gradient, in any run, by `--measures=a,b`."""
+
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+
+from e2h.layouts import Batch
+from e2h.registry import Component
+
+
+class Reading(NamedTuple):
+    """What a measure may read, for one seed, at a step, on (a sample of) its training problems."""
+
+    params: Any
+    batch: Batch
+    logits_BxRxV: jax.Array
+    loss_BxR: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure(Component):
+    kind: ClassVar[str] = "measure"
+
+    def __call__(self, reading: Reading, config) -> tuple[jax.Array, jax.Array]:
+        """(sum, count) of the measured number; its row holds both. A count of 1 marks a number that is no mean."""
+        raise NotImplementedError

@@ -1,0 +1,60 @@
+"""Models: Flax Linen networks behind settings."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from e2h.layouts import Batch
+from e2h.positions import Position
+from e2h.registry import Component, Refused
+from e2h.tasks import BLANK
+
+
+@dataclasses.dataclass(frozen=True)
+class Model(Component):
+    """A network from a Batch to logits at its reads."""
+
+    kind: ClassVar[str] = "model"
+    causal: ClassVar[bool] = True  # whether the output at a token is blind to later tokens
+    uses_position: ClassVar[bool] = False
+
+    def check(self, config) -> None:
+        if not self.uses_position and config.position.name != "none":
+            raise Refused(f"model {self.name} takes no position encoding; leave out --position={config.position.name}.")
+
+    def network(
+        self, *, position: Position, vocabulary: int, classes: int, length: int, dtype: jnp.dtype
+    ) -> "Network":
+        """The Linen module for a vocabulary of ids, output classes, the longest sequence, and a compute type."""
+        raise NotImplementedError
+
+
+class Network(nn.Module):
+    """What every network offers. The cache is an explicit pytree; networks that cannot generate leave it out."""
+
+    def __call__(self, batch: Batch) -> jax.Array:
+        """float32 logits [B, R, V] at batch.read_BxR."""
+        raise NotImplementedError
+
+    def prefill(self, batch: Batch) -> tuple[jax.Array, Any]:
+        """Logits [B, V] after the first length_B tokens of each row, and a cache of what they leave behind."""
+        raise NotImplementedError
+
+    def decode(self, cache: Any, token_B, index_B, place_BxL) -> tuple[jax.Array, Any]:
+        """Logits [B, V] after one more token each, which stands at index_B of a sequence with places place_BxL."""
+        raise NotImplementedError
+
+
+def embed(table_VxD: jax.Array, tokens_BxLxC: jax.Array) -> jax.Array:
+    """Sum over channels of table rows, [B, L, D]; a blank channel adds nothing."""
+    blank = tokens_BxLxC == BLANK
+    rows_BxLxCxD = table_VxD[jnp.maximum(tokens_BxLxC, 0)]
+    return jnp.where(blank[..., None], 0.0, rows_BxLxCxD).sum(-2)
+
+
+def read(x_BxLxD: jax.Array, read_BxR: jax.Array) -> jax.Array:
+    """Rows of x at the reads, [B, R, D]."""
+    return jnp.take_along_axis(x_BxLxD, read_BxR[..., None], axis=1, mode="fill", fill_value=jnp.nan)

@@ -1,0 +1,147 @@
+"""Seeds x devices: one seed's functions become a population's. The only file that names a mapping."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from e2h import evaluate, train
+from e2h.config import Config
+from e2h.registry import Refused
+from e2h.train import State
+
+SEEDS, BATCH = "seeds", "batch"
+
+
+def check_devices(config: Config) -> None:
+    if config.devices > jax.local_device_count():
+        raise Refused(f"--devices={config.devices}, but there are {jax.local_device_count()} of {jax.default_backend()}.")
+
+
+def seeds(config: Config) -> jax.Array:
+    """int32 [S]."""
+    return jnp.array(config.seed_range, jnp.int32)
+
+
+def populate(function, group: int):
+    """`function` of one seed over a leading seed axis, at most `group` seeds at a time.
+
+    It takes (arrays of the seed, shared scalars) and returns arrays of the seed.
+    """
+
+    def population(per_seed, shared):
+        count = len(jax.tree.leaves(per_seed)[0])
+        if count <= group:
+            return jax.vmap(function, in_axes=(0, None))(per_seed, shared)
+        return jax.lax.map(lambda own: function(own, shared), per_seed, batch_size=group)
+
+    return population
+
+
+def spread(function, config: Config):
+    """A compiled `function(per_seed, shared)` over the local devices, which take equal shares of the seeds."""
+    n, population = config.devices, populate(function, config.seeds_per_program)
+    if config.mapping == "jit" or config.shard == BATCH:
+        return jax.jit(population)
+    if config.mapping == "shard_map":
+        divided, same = PartitionSpec(SEEDS), PartitionSpec()
+        return jax.jit(_shard_map(population, config, SEEDS, (divided, same), divided))
+    mapped = jax.pmap(population, in_axes=(0, None), devices=jax.local_devices()[:n])
+
+    def over_devices(per_seed, shared):
+        split = jax.tree.map(lambda a: a.reshape(n, -1, *a.shape[1:]), per_seed)
+        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), mapped(split, shared))
+
+    return over_devices
+
+
+def share_batch(function, config: Config):
+    """A compiled `function(per_seed, shared)` in which the devices share every seed's batch through the axis BATCH."""
+    population = populate(function, config.seeds_per_program)
+    if config.mapping == "shard_map":
+        same = PartitionSpec()
+        return jax.jit(_shard_map(population, config, BATCH, (same, same), same))
+    devices = jax.local_devices()[: config.devices]
+    mapped = jax.pmap(population, axis_name=BATCH, in_axes=(None, None), devices=devices, axis_size=config.devices)
+    # Every device holds the same result; the first one's is taken.
+    return lambda per_seed, shared: jax.tree.map(lambda a: a.addressable_shards[0].data[0], mapped(per_seed, shared))
+
+
+def _shard_map(function, config: Config, axis: str, in_specs, out_specs):
+    mesh = Mesh(np.array(jax.local_devices()[: config.devices]), (axis,))
+    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+def init(config: Config) -> State:
+    """The state of a population: a leading seed axis on parameters and optimizer state, one step for all."""
+
+    def init_one(seed, _):
+        state = train.init(config, seed)
+        return state.params, state.opt_state
+
+    params, opt_state = jax.jit(populate(init_one, config.seeds_per_program))(seeds(config), None)
+    return State(params, opt_state, jnp.int32(0))
+
+
+def prepare(config: Config):
+    """The split's data of every seed."""
+    return jax.jit(jax.vmap(lambda seed: config.split.prepare(config.task, seed)))(seeds(config))
+
+
+def chunk(config: Config):
+    """`run(data, seeds, state, stop) -> (state, totals of every seed)`, compiled once for equal configs."""
+    return _chunk(_program(config))
+
+
+@functools.cache
+def _chunk(config: Config):
+    by_batch = config.mapping != "jit" and config.shard == BATCH
+
+    def one_seed(own, shared):
+        (data, seed, params, opt_state), (step, stop) = own, shared
+        axis, shards = (BATCH, config.devices) if by_batch else (None, 1)
+        state, totals = train.chunk(config, data, seed, State(params, opt_state, step), stop, axis, shards)
+        return state.params, state.opt_state, totals
+
+    compiled = (share_batch if by_batch else spread)(one_seed, config)
+
+    def run(data, seeds, state, stop):
+        own, stop = (data, seeds, state.params, state.opt_state), jnp.int32(stop)
+        params, opt_state, totals = compiled(own, (state.step, stop))
+        return State(params, opt_state, stop), totals
+
+    return run
+
+
+def sweep(config: Config, part: str, capacity: int):
+    """`run(data, seeds, params, difficulties) -> Cell [S, N]`, compiled once for equal configs."""
+    return _sweep(_program(config), part, capacity)
+
+
+@functools.cache
+def _sweep(config: Config, part: str, capacity: int):
+    def one_seed(own, difficulty_N):
+        return evaluate.sweep(config, part, capacity, *own, difficulty_N)
+
+    compiled = spread(one_seed, config)
+    return lambda data, seeds, params, difficulties: compiled((data, seeds, params), jnp.array(difficulties, jnp.int32))
+
+
+def measure(config: Config):
+    """`run(data, seeds, params, step) -> {name: (sum [S], count [S])}`, compiled once for equal configs."""
+    return _measure(_program(config))
+
+
+@functools.cache
+def _measure(config: Config):
+    compiled = spread(lambda own, step: evaluate.measure(config, *own, step), config)
+    return lambda data, seeds, params, step: compiled((data, seeds, params), jnp.int32(step))
+
+
+def _program(config: Config) -> Config:
+    """The config without what leaves the compiled programs as they are."""
+    steps = config.steps if config.optimizer.uses_budget else 1
+    return dataclasses.replace(config, steps=steps, record_every=1, evaluate_every=1, checkpoint_every=1, first_seed=0)

@@ -1,0 +1,161 @@
+"""A run's directory: config.json, env.json, rows.jsonl, checkpoints/, TensorBoard events."""
+
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import time
+
+import jax
+import pandas as pd
+from tensorboardX import SummaryWriter
+
+from e2h import config as configs
+from e2h.config import Config
+from e2h.registry import Refused
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+class Records:
+    """The open directory of one run."""
+
+    def __init__(self, directory: pathlib.Path, config: Config):
+        """Creates the directory, or takes up an old one of the same config.
+
+        Raises:
+          Refused: if the directory holds a run of another config, naming the field, or cannot be written.
+        """
+        self.directory, self.config = directory, config
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._check_config()
+            self._stamp()
+        except OSError as error:
+            raise Refused(f"Cannot write to {directory}: {error.strerror or error}.") from None
+        self.rows_file = None
+
+    def _check_config(self) -> None:
+        path = self.directory / "config.json"
+        now = json.loads(json.dumps(configs.identity(self.config)))
+        if path.exists():
+            before = json.loads(path.read_text())["identity"]
+            drift = next(_differences(before, now), None)
+            if drift:
+                raise Refused(f"{self.directory} holds a run with {drift}; choose another directory.")
+        write_atomically(path, json.dumps({"identity": now, "config": configs.to_dict(self.config)}, indent=1))
+
+    def _stamp(self) -> None:
+        path = self.directory / "env.json"
+        sessions = json.loads(path.read_text()) if path.exists() else []
+        write_atomically(path, json.dumps([*sessions, environment(self.config)], indent=1))
+
+    def resume(self, step: int) -> None:
+        """Opens rows.jsonl for appending, without the rows after `step` (-1: without any)."""
+        path = self.directory / "rows.jsonl"
+        kept = [line for line in _lines(path) if json.loads(line)["step"] <= step]
+        write_atomically(path, "".join(kept))
+        self.rows_file = path.open("a")
+        purge = {"purge_step": step + 1} if step >= 0 else {}
+        self.events = SummaryWriter(str(self.directory), **purge)
+
+    def append(self, rows: list[dict]) -> None:
+        """Adds rows and, seed by seed, their scores as TensorBoard scalars."""
+        self.rows_file.write("".join(json.dumps(row) + "\n" for row in rows))
+        self.rows_file.flush()
+        for row in rows:
+            where = f"{row['split']}/{row['difficulty']}" if row["difficulty"] else row["split"]
+            if row["problems"]:
+                self.events.add_scalar(f"exact/{where}/seed{row['seed']}", row["exact"] / row["problems"], row["step"])
+
+    def secure(self) -> None:
+        """What has been appended survives a crash of the machine from here on."""
+        os.fsync(self.rows_file.fileno())
+
+    def close(self) -> None:
+        if self.rows_file:
+            self.rows_file.close()
+            self.events.close()
+
+
+def read(directory: pathlib.Path) -> pd.DataFrame:
+    """The rows of a run: one per (seed, step, split, difficulty), sums and counts as columns."""
+    return pd.DataFrame([json.loads(line) for line in _lines(pathlib.Path(directory) / "rows.jsonl")])
+
+
+def wall_seconds(directory: pathlib.Path) -> float:
+    """Seconds that all sessions of a run took together."""
+    return sum(s.get("wall_s", 0.0) for s in json.loads((pathlib.Path(directory) / "env.json").read_text()))
+
+
+def add_wall_seconds(directory: pathlib.Path, seconds: float) -> None:
+    """Notes how long the newest session has taken."""
+    path = directory / "env.json"
+    sessions = json.loads(path.read_text())
+    sessions[-1]["wall_s"] = round(seconds, 3)
+    write_atomically(path, json.dumps(sessions, indent=1))
+
+
+def environment(config: Config) -> dict:
+    """Versions, device and numerics of this process."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "versions": versions(),
+        "device": device(),
+        "devices": config.devices,
+        "mapping": config.mapping,
+        "precision": config.precision,
+        "compute_dtype": config.compute_dtype,
+        "threefry_partitionable": bool(jax.config.jax_threefry_partitionable),
+        "commit": commit(),
+    }
+
+
+def versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in PACKAGES}
+
+
+def device() -> str:
+    """Kind of the device, and for a CPU how many cores this process may use."""
+    kind = jax.local_devices()[0].device_kind
+    return f"{kind}, {len(os.sched_getaffinity(0))} cores" if jax.default_backend() == "cpu" else kind
+
+
+def commit() -> str:
+    """The commit of the source tree, marked if it has changes, or `unknown` outside a repository."""
+    run = lambda *args: subprocess.run(
+        ["git", "-C", str(pathlib.Path(__file__).parent), *args], capture_output=True, text=True, check=False
+    )
+    try:
+        head, changes = run("rev-parse", "--short=12", "HEAD"), run("status", "--porcelain", "--", "*.py")
+    except OSError:
+        return "unknown"
+    return (head.stdout.strip() + ("+changes" if changes.stdout.strip() else "")) if not head.returncode else "unknown"
+
+
+def write_atomically(path: pathlib.Path, text: str) -> None:
+    """Replaces a file as a whole: a reader, or a crash, finds the old text or the new."""
+    half = path.with_name(path.name + ".half")
+    with half.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    half.replace(path)
+
+
+def _lines(path: pathlib.Path) -> list[str]:
+    """The whole lines of a file; a last line that was cut off is left out."""
+    text = path.read_text() if path.exists() else ""
+    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _differences(before: dict, now: dict, prefix: str = ""):
+    for name in dict.fromkeys([*before, *now]):
+        old, new = before.get(name, "nothing"), now.get(name, "nothing")
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(old, new, f"{prefix}{name}.")
+        elif old != new:
+            yield f"{prefix}{name}={old}, not {new}".replace(".name=", "=")

@@ -1,0 +1,172 @@
+"""The host loop: resume, chunk, record, evaluate, checkpoint. The only place with signals, progress and files."""
+
+import contextlib
+import pathlib
+import signal
+import time
+
+import jax
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from e2h import evaluate, parallel, records
+from e2h.checkpoint import Checkpoints
+from e2h.config import Config
+from e2h.records import Records
+from e2h.splits import TEST
+from e2h.train import NEVER
+
+AGAIN = 75  # exit code after SIGTERM: saved, run the same command again (EX_TEMPFAIL)
+MIXTURE = 0  # the difficulty of a row over all difficulties that training drew
+
+
+class Stopped(Exception):
+    """SIGTERM came; the state is saved."""
+
+
+class Broken(ArithmeticError):
+    """A loss or a parameter is no longer finite."""
+
+
+def run(config: Config, directory: pathlib.Path, label: str = "", progress: bool = True) -> pd.DataFrame:
+    """Trains a population to `config.steps`, from the newest checkpoint in `directory` if there is one.
+
+    Returns:
+      The rows of the whole run, of earlier sessions too.
+
+    Raises:
+      Refused: for a config that does not fit together, this machine, or the directory. Nothing is half-written.
+      Stopped: after SIGTERM; the same call continues.
+      Broken: when something is not finite, with step, seed and last good checkpoint.
+    """
+    config.check()
+    parallel.check_devices(config)
+    directory, began = pathlib.Path(directory), time.time()
+    book = Records(directory, config)
+    with contextlib.closing(book), Checkpoints(directory / "checkpoints") as checkpoints, _sigterm() as asked_to_stop:
+        try:
+            _Loop(config, book, checkpoints, asked_to_stop, tqdm(total=config.steps, desc=label, disable=not progress)).run()
+        finally:
+            records.add_wall_seconds(directory, time.time() - began)
+    return records.read(directory)
+
+
+@contextlib.contextmanager
+def _sigterm():
+    """A callable that says whether SIGTERM came while the context was open."""
+    came = []
+    old = signal.getsignal(signal.SIGTERM)
+    try:
+        with contextlib.suppress(ValueError):  # not the main thread: whoever runs us handles signals
+            signal.signal(signal.SIGTERM, lambda *_: came.append(True))
+        yield lambda: bool(came)
+    finally:
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGTERM, old)
+
+
+class _Loop:
+    """One session of a run."""
+
+    def __init__(self, config, book, checkpoints, asked_to_stop, bar):
+        self.config, self.book, self.checkpoints, self.asked_to_stop, self.bar = config, book, checkpoints, asked_to_stop, bar
+        self.seeds, self.data = parallel.seeds(config), parallel.prepare(config)
+        self.chunk, self.last_good = parallel.chunk(config), "none"
+
+    def run(self) -> None:
+        state = self.begin()
+        step = int(state.step)
+        self.bar.update(step)
+        while step < self.config.steps:
+            every = self.config.record_every
+            stop = min(step - step % every + every, self.config.steps)
+            state, totals = self.chunk(self.data, self.seeds, state, stop)
+            self.record(stop, jax.device_get(totals))
+            self.bar.update(stop - step)
+            step = stop
+            if step % self.config.evaluate_every == 0 or step == self.config.steps:
+                self.evaluate(step, state.params)
+            if step % self.config.checkpoint_every == 0 or step == self.config.steps or self.asked_to_stop():
+                self.save(step, state)
+            if self.asked_to_stop() and step < self.config.steps:
+                raise Stopped(f"SIGTERM: saved at step {step}; the same command continues.")
+        self.bar.close()
+
+    def begin(self):
+        """The state to go on from; a fresh one is evaluated and saved at step 0."""
+        fresh = parallel.init(self.config)
+        state, skipped = self.checkpoints.restore(fresh)
+        for sentence in skipped:
+            tqdm.write(sentence)
+        if state is not None:
+            self.last_good = int(state.step)
+            self.book.resume(self.last_good)
+            return state
+        self.book.resume(-1)
+        self.evaluate(0, fresh.params)
+        self.save(0, fresh)
+        return fresh
+
+    def save(self, step: int, state) -> None:
+        self.book.secure()  # rows first: a checkpoint never stands without the rows up to it
+        self.checkpoints.save(step, state)
+        self.last_good = step
+
+    def record(self, step: int, totals) -> None:
+        self.halt_if_broken(totals.broken_at < NEVER, np.minimum(totals.broken_at, step - 1) + 1)
+        rows = []
+        for i, seed in enumerate(self.config.seed_range):
+            score = jax.tree.map(lambda a, i=i: float(a[i]), totals.score)
+            rows.append(self.row(seed, step, "online", MIXTURE, score, {}))
+        self.book.append(rows)
+        exact = totals.score.exact.sum() / max(totals.score.problems.sum(), 1)
+        self.bar.set_postfix_str(f"train {exact:.3f}{self.postfix}")
+
+    postfix = ""
+
+    def halt_if_broken(self, broken_S, step) -> None:
+        if broken_S.any():
+            seed = self.config.seed_range[int(np.argmax(broken_S))]
+            at = int(np.broadcast_to(step, broken_S.shape)[np.argmax(broken_S)])
+            raise Broken(
+                f"Not finite: seed {seed} at step {at}. Last good checkpoint: step {self.last_good} in "
+                f"{self.checkpoints.directory}."
+            )
+
+    def evaluate(self, step: int, params) -> None:
+        measured = {}
+        if self.config.measures:
+            measured = jax.device_get(parallel.measure(self.config)(self.data, self.seeds, params, step))
+        rows = [
+            self.row(seed, step, "measured", MIXTURE, None, {k: (float(s[i]), float(c[i])) for k, (s, c) in measured.items()})
+            for i, seed in enumerate(self.config.seed_range)
+            if measured
+        ]
+        for part, capacity, difficulties in evaluate.sweeps(self.config):
+            cells = jax.device_get(parallel.sweep(self.config, part, capacity)(self.data, self.seeds, params, difficulties))
+            self.halt_if_broken(~np.isfinite(cells.score.loss).all(1), step)
+            rows += self.evaluated(step, part, difficulties, cells)
+        self.book.append(rows)
+        seen = [r for r in rows if r["split"] == TEST]
+        total = sum(r["problems"] for r in seen)
+        self.postfix = f", test {sum(r['exact'] for r in seen) / total:.3f}" if total else ""
+
+    def evaluated(self, step: int, part: str, difficulties, cells) -> list[dict]:
+        rows = []
+        for i, seed in enumerate(self.config.seed_range):
+            for j, difficulty in enumerate(difficulties):
+                cell = jax.tree.map(lambda a, i=i, j=j: float(a[i, j]), cells)
+                more = {"commonest": cell.commonest, **cell.complexity._asdict()}
+                rows.append(self.row(seed, step, part, difficulty, cell.score, more))
+        return rows
+
+    def row(self, seed: int, step: int, split: str, difficulty: int, score, more: dict) -> dict:
+        row = {"seed": seed, "step": step, "split": split, "difficulty": difficulty, "problems": 0.0}
+        if score is not None:
+            right = "right_teacher_forced" if self.config.layout.generates else "right"
+            row |= {"problems": score.problems, "exact": score.exact, "reads": score.reads, right: score.right}
+            row["loss"] = score.loss
+        if difficulty:
+            row |= {"chance": self.config.task.chance(difficulty), "distinct": float(self.config.task.distinct(difficulty))}
+        return row | more

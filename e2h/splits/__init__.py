@@ -1,0 +1,52 @@
+"""Splits: which problems are train, in-distribution test, and out-of-distribution test."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+from e2h.registry import Component
+from e2h.tasks import Problem, Task
+
+TRAIN, TEST = "train", "test"  # every split has these two parts; further parts are out of distribution
+
+
+@dataclasses.dataclass(frozen=True)
+class Split(Component):
+    """Divides the problems of a task into parts. No problem, nor its symmetric twin, is in two parts, for any seed."""
+
+    kind: ClassVar[str] = "split"
+    unseen: ClassVar[tuple[str, ...]] = ()  # the parts that are out of distribution
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts that evaluation scores."""
+        raise NotImplementedError
+
+    def difficulties(self, task: Task, part: str) -> tuple[int, ...]:
+        """The difficulties that a part holds (for `train`: those that the curriculum draws from)."""
+        raise NotImplementedError
+
+    def batch_size(self, task: Task, requested: int) -> int:
+        """Problems per training step."""
+        del task
+        return requested
+
+    def prepare(self, task: Task, seed) -> Any:
+        """What the split of one seed needs beside the seed: a pytree, made once, on device."""
+        del task, seed
+        return ()
+
+    def train(self, task, data, seed, step, row_B, batch_size: int, difficulty, capacity: int) -> tuple[Problem, Any]:
+        """Problems number `row_B` (int32 [B]) of the `batch_size` of a training step, stacked, and a weight for each.
+
+        A weight of 0 says that there is no problem. `difficulty` is an int32 scalar, or [B]: one per problem.
+        """
+        raise NotImplementedError
+
+    def blocks(self, task: Task, part: str, size: int) -> int:
+        """How many blocks of `size` problems a part has at one difficulty."""
+        del task, part, size
+        return 1
+
+    def test(self, task, data, seed, part: str, block, size: int, difficulty, capacity: int) -> tuple[Problem, Any]:
+        """The problems of one block of a part, stacked, and a weight for each."""
+        raise NotImplementedError
