@@ -162,29 +162,35 @@ def _written(value) -> str:
 
 
 def parse(argv: list[str], base: Component) -> Component:
-    """`base` with the settings that the command line changes.
+    """`base` with the settings that the command line changes; see `parse_all`."""
+    return parse_all(argv, base)[0]
 
-    Choosing a component (`--model=rnn`) gives it its own defaults, unless base has that one already.
+
+def parse_all(argv: list[str], *bases: Component) -> tuple[Component, ...]:
+    """Each of `bases` with the settings that the command line (argv[0] is the program) changes.
+
+    Choosing a component (`--model=rnn`) gives it its own defaults, unless its base has that one already.
 
     Raises:
       Refused: for an unknown flag, a stray argument, an ill-typed or out-of-range value.
     """
-    base = _choose_components(argv, base)
+    bases = tuple(_choose_components(argv, base) for base in bases)
     parser = flags.FlagValues()
-    for name, field, kind, value in leaves(base):
-        _define(parser, name, field, kind, value)
+    for base in bases:
+        for name, field, kind, value in leaves(base):
+            _define(parser, name, field, kind, value)
     flags.DEFINE_bool("help", False, "show this help", flag_values=parser, module_name="e2h")
     try:
-        stray = parser(argv, known_only=False)[1:]
+        stray = parser(argv)[1:]
     except flags.Error as error:
-        raise Refused(" ".join(str(error).replace("FATAL Flags parsing error:", "").split())) from None
+        raise Refused(" ".join(str(error).split())) from None
     if stray:
         raise Refused(f"Stray argument {stray[0]!r}; settings are given as --name=value.")
     if parser["help"].value:
-        print(f"{base.__class__.__doc__}\n\nSettings of the chosen components, with their present values:\n")
-        print("\n".join(f"  --{n}={_written(v)}\n      {_explained(f, k)}" for n, f, k, v in leaves(base)))
+        print("Settings of the chosen components, with their present values:\n")
+        print("\n".join(f"  --{n}={_written(v)}\n      {_explained(f, k)}" for b in bases for n, f, k, v in leaves(b)))
         sys.exit(0)
-    return _rebuilt(base, parser)
+    return tuple(_rebuilt(base, parser) for base in bases)
 
 
 def chosen(argv: list[str], name: str, default: str) -> str:

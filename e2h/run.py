@@ -139,7 +139,7 @@ class _Loop:
         if self.config.measures:
             measured = jax.device_get(parallel.measure(self.config)(self.data, self.seeds, params, step))
         rows = [
-            self.row(seed, step, "measured", MIXTURE, None, {k: (float(s[i]), float(c[i])) for k, (s, c) in measured.items()})
+            self.row(seed, step, "measured", MIXTURE, None, _columns(measured, i))
             for i, seed in enumerate(self.config.seed_range)
             if measured
         ]
@@ -151,6 +151,8 @@ class _Loop:
         seen = [r for r in rows if r["split"] == TEST]
         total = sum(r["problems"] for r in seen)
         self.postfix = f", test {sum(r['exact'] for r in seen) / total:.3f}" if total else ""
+        if not self.bar.disable:
+            tqdm.write(f"{self.bar.desc} step {step:>6}  {summary(rows)}")
 
     def evaluated(self, step: int, part: str, difficulties, cells) -> list[dict]:
         rows = []
@@ -170,3 +172,16 @@ class _Loop:
         if difficulty:
             row |= {"chance": self.config.task.chance(difficulty), "distinct": float(self.config.task.distinct(difficulty))}
         return row | more
+
+
+def summary(rows: list[dict]) -> str:
+    """The exact match of every seed on every part, as one line."""
+    frame = pd.DataFrame([row for row in rows if row["problems"]])
+    sums = frame.groupby(["split", "seed"], sort=False)[["exact", "problems"]].sum()
+    parts = (sums["exact"] / sums["problems"]).groupby("split", sort=False)
+    return "  ".join(f"{part} {' '.join(f'{v:.3f}' for v in scores)}" for part, scores in parts)
+
+
+def _columns(measured: dict, i: int) -> dict[str, float]:
+    """Of each measure two columns: its sum under its name, and its count."""
+    return {k: float(s[i]) for k, (s, _) in measured.items()} | {f"{k}_count": float(c[i]) for k, (_, c) in measured.items()}

@@ -1,0 +1,118 @@
+"""What the experiments share: flags -> arms -> runs -> claims, figure and rows on disk.
+
+An experiment is a module with
+  base(scale, argv) -> Config          the protocol at a scale; argv only to see which components were asked for
+  arms(config) -> {name: Config}       the grid of runs
+  claims(rows) -> iterable of Claim    judged on the rows of all arms (column `arm`)
+  figure(rows) -> Figure               drawn from the rows alone
+"""
+
+import dataclasses
+import pathlib
+import pkgutil
+import shlex
+import sys
+from typing import ClassVar
+
+import pandas as pd
+
+import experiments
+from e2h import claims, config, figures, records
+from e2h.registry import Component, Refused, setting
+from e2h.run import AGAIN, Broken, Stopped, run
+
+SCALES = ("cpu", "paper")
+RESULTS = pathlib.Path(__file__).parent / "results"
+TOOLS = ("report", "benchmark")  # modules of this package that are no experiments
+KEPT = ("arm", "seed", "step", "split", "difficulty", "problems", "exact", "reads", "right", "loss", "chance")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Component):
+    """How an experiment is launched."""
+
+    scale: str = setting("cpu", "cpu: minutes on two cores; paper: the published protocol", choices=SCALES)
+    runs: str = setting("runs", "where run directories are kept")
+    results: str = setting("auto", "where figure, claims and rows go; auto: experiments/results for the experiment as it "
+                           "stands, the runs directory if flags change it")  # fmt: skip
+
+    kind: ClassVar[str] = ""
+
+
+def names() -> list[str]:
+    """The experiments there are."""
+    found = (m.name for m in pkgutil.iter_modules(experiments.__path__))
+    return sorted(n for n in found if not n.startswith("_") and n not in TOOLS)
+
+
+def main(module) -> None:
+    """The command line of an experiment. Exits 2 for a refused request, 75 for `run me again`, 1 if training broke."""
+    try:
+        launch(module, sys.argv)
+    except Refused as error:
+        sys.exit(_say(error, 2))
+    except Stopped as error:
+        sys.exit(_say(error, AGAIN))
+    except (Broken, OSError) as error:
+        sys.exit(_say(error, 1))
+
+
+def _say(error: Exception, code: int) -> int:
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    return code
+
+
+def launch(module, argv: list[str]) -> pathlib.Path:
+    """Runs an experiment and returns the directory of its outcome."""
+    name = module.__spec__.name.rpartition(".")[2]
+    scale = config.chosen(argv, "scale", "cpu")
+    if scale not in SCALES:
+        raise Refused(f"--scale={scale!r} is not one of {', '.join(SCALES)}.")
+    base = module.base(scale, argv)
+    chosen, options = config.parse_all(argv, base, Options())
+    arms = module.arms(chosen)
+    for arm in arms.values():
+        arm.check()
+    directories = {arm: pathlib.Path(options.runs) / name / config.digest(c) for arm, c in arms.items()}
+    rows = [run(c, directories[arm], f"{name} {arm}").assign(arm=arm) for arm, c in arms.items()]
+    outcome = _outcome(name, chosen == base, chosen, options)
+    command = shlex.join(["python", "-m", f"experiments.{name}", *argv[1:]])
+    judged = claims.document(
+        name, scale, command, {arm: config.digest(c) for arm, c in arms.items()},
+        sum(records.wall_seconds(d) for d in directories.values()), list(module.claims(pd.concat(rows))),
+    )  # fmt: skip
+    write(module, outcome, pd.concat(rows), judged)
+    print(f"\n{name} at scale {scale}, {judged['wall_s']} s on {judged['device']}")
+    print(claims.table(judged))
+    print("\nWritten:", *(f"  {path}" for path in (*sorted(outcome.iterdir()), *directories.values())), sep="\n")
+    return outcome
+
+
+def _outcome(name: str, as_it_stands: bool, chosen, options: Options) -> pathlib.Path:
+    if options.results != "auto":
+        return pathlib.Path(options.results) / name / options.scale
+    if as_it_stands and name != "train":
+        return RESULTS / name / options.scale
+    return pathlib.Path(options.runs) / name / f"outcome-{config.digest(chosen)}"
+
+
+def write(module, directory: pathlib.Path, rows: pd.DataFrame, judged: dict) -> None:
+    """figure.png, claims.json and rows.csv."""
+    directory.mkdir(parents=True, exist_ok=True)
+    stored = store(rows)
+    stored.to_csv(directory / "rows.csv", index=False, float_format="%.6g")
+    figures.save(module.figure(stored), directory / "figure.png")
+    claims.write(directory / "claims.json", judged)
+
+
+def store(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows and columns that an outcome keeps: evaluations and measures, without the online training scores."""
+    measured = [c for c in rows.columns if f"{c}_count" in rows.columns or c.endswith("_count")]
+    kept = [c for c in (*KEPT, "right_teacher_forced", *measured) if c in rows.columns]
+    return rows[rows["split"] != "online"][kept].reset_index(drop=True)
+
+
+def redraw(module, scale: str = "cpu"):
+    """The figure of a committed outcome, from its rows alone."""
+    name = module.__name__.rpartition(".")[2]
+    return module.figure(pd.read_csv(RESULTS / name / scale / "rows.csv"))
