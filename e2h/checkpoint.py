@@ -60,9 +60,12 @@ class Checkpoints:
 
 
 def _same(template, state, step: int) -> None:
-    describe = lambda tree: jax.tree_util.tree_map_with_path(lambda p, a: (jax.tree_util.keystr(p), a.shape, a.dtype), tree)
-    leaf = lambda x: isinstance(x, tuple) and len(x) == 3 and isinstance(x[0], str)
-    wanted, found = (jax.tree.leaves(describe(t), is_leaf=leaf) for t in (template, state))
+    wanted, found = _described(template), _described(state)
     if wanted != found:
         odd = next((f"{w} became {f}" for w, f in zip(wanted, found, strict=False) if w != f), "another tree")
         raise Refused(f"Checkpoint {step} does not hold this run's state: {odd}.")
+
+
+def _described(tree) -> list[str]:
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [f"{jax.tree_util.keystr(path)} {a.dtype}{list(a.shape)}" for path, a in leaves]

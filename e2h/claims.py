@@ -79,7 +79,9 @@ def highest(rows, split: str):
     return (sums["exact"] / sums["problems"]).groupby("seed").max()
 
 
-def document(experiment: str, scale: str, command: str, digests: dict[str, str], wall_s: float, claims: list[Claim]) -> dict:
+def document(
+    experiment: str, scale: str, command: str, digests: dict[str, str], wall_s: float, claims: list[Claim]
+) -> dict:
     """What claims.json holds."""
     return {
         "experiment": experiment,
@@ -105,7 +107,9 @@ def table(what: dict) -> str:
         low, high = measured["range"] or (None, None)
         lines.append(f"[{claim['verdict']}] {claim['id']}: {claim['statement']}")
         lines.append(f"    published {claim['published']['value']}; threshold {claim['threshold']}")
-        lines.append(f"    measured median {measured['median']}, range {low} to {high}, {len(measured['per_seed'])} seeds")
+        lines.append(
+            f"    measured median {measured['median']}, range {low} to {high}, {len(measured['per_seed'])} seeds"
+        )
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""One Config says everything about a run. Flags -> Config -> flags is an identity, and the digest names its directory."""
+"""One Config says everything about a run. Flags -> Config -> flags is an identity; the digest names its directory."""
 
 import dataclasses
 import hashlib
@@ -56,7 +56,9 @@ class Config(Component):
     seeds: int = setting(5, "how many seeds are trained, as one population", low=1, high=65536)
     first_seed: int = setting(0, "the seeds are first_seed, first_seed + 1, ...", low=0, high=2**30)
     batch_size: int = setting(128, "problems a step; a table gives at most all of its training rows", low=1)
-    buckets: int = setting(4, "static shapes for the lengths of training; a step is padded to its bucket", low=1, high=64)
+    buckets: int = setting(
+        4, "static shapes for the lengths of training; a step is padded to its bucket", low=1, high=64
+    )
     test_size: int = setting(512, "test problems per difficulty (a table's test is always whole)", low=1)
     precision: str = setting("highest", "of float32 matrix products", choices=("default", "high", "highest"))
     compute_dtype: str = setting("float32", "of activations; parameters stay float32", choices=("float32", "bfloat16"))
@@ -92,7 +94,9 @@ class Config(Component):
         del config
         for name in ("evaluate_every", "checkpoint_every"):
             if getattr(self, name) % self.record_every:
-                raise Refused(f"--{name}={getattr(self, name)} is not a multiple of --record_every={self.record_every}.")
+                raise Refused(
+                    f"--{name}={getattr(self, name)} is not a multiple of --record_every={self.record_every}."
+                )
         for name in self.measures:
             registry.load("measure", name)
         self.model.check(self)  # first: others ask it for its width and heads
@@ -234,7 +238,9 @@ def _rebuilt(component: Component, parser, prefix: str = "") -> Component:
             changes[field.name] = _rebuilt(value, parser, prefix + field.name + ".")
         elif typing.get_origin(kind) is tuple:
             element = typing.get_args(kind)[0]
-            changes[field.name] = tuple(_element(element, v, prefix + field.name) for v in parser[prefix + field.name].value)
+            changes[field.name] = tuple(
+                _element(element, v, prefix + field.name) for v in parser[prefix + field.name].value
+            )
         else:
             changes[field.name] = parser[prefix + field.name].value
     return dataclasses.replace(component, **changes)

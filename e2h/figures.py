@@ -58,7 +58,12 @@ def training_range(axis: Axes, last: float) -> None:
 def measure_over_steps(axis: Axes, rows: pd.DataFrame, name: str, color: str, label: str) -> None:
     """A measure against the step."""
     measured = rows[rows["split"] == "measured"]
-    wide = (measured[name] / measured[f"{name}_count"]).groupby([measured["step"], measured["seed"]]).mean().unstack("seed")
+    wide = (
+        (measured[name] / measured[f"{name}_count"])
+        .groupby([measured["step"], measured["seed"]])
+        .mean()
+        .unstack("seed")
+    )
     wide.index = np.maximum(wide.index, 1)
     seeds_and_median(axis, wide, color, label)
     axis.set(xscale="log", xlabel="step", ylabel=name.replace("_", " "))

@@ -18,7 +18,9 @@ SEEDS, BATCH = "seeds", "batch"
 
 def check_devices(config: Config) -> None:
     if config.devices > jax.local_device_count():
-        raise Refused(f"--devices={config.devices}, but there are {jax.local_device_count()} of {jax.default_backend()}.")
+        raise Refused(
+            f"--devices={config.devices}, but there are {jax.local_device_count()} of {jax.default_backend()}."
+        )
 
 
 def seeds(config: Config) -> jax.Array:

@@ -126,14 +126,16 @@ def device() -> str:
 
 def commit() -> str:
     """The commit of the source tree, marked if it has changes, or `unknown` outside a repository."""
-    run = lambda *args: subprocess.run(
-        ["git", "-C", str(pathlib.Path(__file__).parent), *args], capture_output=True, text=True, check=False
-    )
     try:
-        head, changes = run("rev-parse", "--short=12", "HEAD"), run("status", "--porcelain", "--", "*.py")
+        head, changes = _git("rev-parse", "--short=12", "HEAD"), _git("status", "--porcelain", "--", "*.py")
     except OSError:
         return "unknown"
     return (head.stdout.strip() + ("+changes" if changes.stdout.strip() else "")) if not head.returncode else "unknown"
+
+
+def _git(*args: str) -> subprocess.CompletedProcess:
+    where = str(pathlib.Path(__file__).parent)
+    return subprocess.run(["git", "-C", where, *args], capture_output=True, text=True, check=False)
 
 
 def write_atomically(path: pathlib.Path, text: str) -> None:

@@ -46,7 +46,9 @@ def run(config: Config, directory: pathlib.Path, label: str = "", progress: bool
     book = Records(directory, config)
     with contextlib.closing(book), Checkpoints(directory / "checkpoints") as checkpoints, _sigterm() as asked_to_stop:
         try:
-            _Loop(config, book, checkpoints, asked_to_stop, tqdm(total=config.steps, desc=label, disable=not progress)).run()
+            _Loop(
+                config, book, checkpoints, asked_to_stop, tqdm(total=config.steps, desc=label, disable=not progress)
+            ).run()
         finally:
             records.add_wall_seconds(directory, time.time() - began)
     return records.read(directory)
@@ -70,7 +72,13 @@ class _Loop:
     """One session of a run."""
 
     def __init__(self, config, book, checkpoints, asked_to_stop, bar):
-        self.config, self.book, self.checkpoints, self.asked_to_stop, self.bar = config, book, checkpoints, asked_to_stop, bar
+        self.config, self.book, self.checkpoints, self.asked_to_stop, self.bar = (
+            config,
+            book,
+            checkpoints,
+            asked_to_stop,
+            bar,
+        )
         self.seeds, self.data = parallel.seeds(config), parallel.prepare(config)
         self.chunk, self.last_good = parallel.chunk(config), "none"
 
@@ -144,7 +152,9 @@ class _Loop:
             if measured
         ]
         for part, capacity, difficulties in evaluate.sweeps(self.config):
-            cells = jax.device_get(parallel.sweep(self.config, part, capacity)(self.data, self.seeds, params, difficulties))
+            cells = jax.device_get(
+                parallel.sweep(self.config, part, capacity)(self.data, self.seeds, params, difficulties)
+            )
             self.halt_if_broken(~np.isfinite(cells.score.loss).all(1), step)
             rows += self.evaluated(step, part, difficulties, cells)
         self.book.append(rows)
@@ -170,7 +180,10 @@ class _Loop:
             row |= {"problems": score.problems, "exact": score.exact, "reads": score.reads, right: score.right}
             row["loss"] = score.loss
         if difficulty:
-            row |= {"chance": self.config.task.chance(difficulty), "distinct": float(self.config.task.distinct(difficulty))}
+            row |= {
+                "chance": self.config.task.chance(difficulty),
+                "distinct": float(self.config.task.distinct(difficulty)),
+            }
         return row | more
 
 
@@ -184,4 +197,6 @@ def summary(rows: list[dict]) -> str:
 
 def _columns(measured: dict, i: int) -> dict[str, float]:
     """Of each measure two columns: its sum under its name, and its count."""
-    return {k: float(s[i]) for k, (s, _) in measured.items()} | {f"{k}_count": float(c[i]) for k, (_, c) in measured.items()}
+    return {k: float(s[i]) for k, (s, _) in measured.items()} | {
+        f"{k}_count": float(c[i]) for k, (_, c) in measured.items()
+    }

@@ -86,7 +86,8 @@ def step(config: Config, data, seed, state: State, row_B, difficulty, capacity: 
 
     with jax.default_matmul_precision(config.precision):  # backward passes and matrix-valued optimizers as well
         total, gradient = config.gradient(gradient_at, state.params)
-        updates, opt_state = optimizer(config).update(gradient, state.opt_state, state.params)
+        with jax.numpy_dtype_promotion("standard"):  # Optax raises Python floats to the power of an int32 count
+            updates, opt_state = optimizer(config).update(gradient, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     finite = jnp.isfinite(total.loss) & jnp.isfinite(optax.tree.norm(params))
     return State(params, opt_state, state.step + 1), total, finite

@@ -33,8 +33,9 @@ class Options(Component):
 
     scale: str = setting("cpu", "cpu: minutes on two cores; paper: the published protocol", choices=SCALES)
     runs: str = setting("runs", "where run directories are kept")
-    results: str = setting("auto", "where figure, claims and rows go; auto: experiments/results for the experiment as it "
-                           "stands, the runs directory if flags change it")  # fmt: skip
+    results: str = setting(
+        "auto", "where the outcome goes; auto: experiments/results, or runs if flags change anything"
+    )
 
     kind: ClassVar[str] = ""
 

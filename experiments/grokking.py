@@ -113,7 +113,9 @@ def figure(rows):
         figures.accuracy_over_steps(axes[0], of_arm, TEST, color, f"{arm}, test")
         figures.measure_over_steps(axes[1], of_arm, "weight_norm", color, arm)
     axes[0].legend(fontsize=6.5)
-    figures.caption(drawn, rows, "weight decay as named; ordered split (about 40 % of tests have their mirror in training)")
+    figures.caption(
+        drawn, rows, "weight decay as named; ordered split (about 40 % of tests have their mirror in training)"
+    )
     return drawn
 
 

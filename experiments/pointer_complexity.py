@@ -92,7 +92,9 @@ def _baselines(axis, rows, trained: int) -> None:
         (1 + trained, "none of the trained hops", "-."),
         (1 + 2 * trained, "nor their reverse", ":"),
     ):
-        axis.plot(hops, np.full(len(hops), 1 / (names - excluded)), color="#555555", linestyle=style, label=label, linewidth=1)
+        axis.plot(
+            hops, np.full(len(hops), 1 / (names - excluded)), color="#555555", linestyle=style, label=label, linewidth=1
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Next-token prediction: the prompt, a separator, the answer, an end mark. The loss is on the answer and the end mark."""
+"""Next-token prediction: prompt, separator, answer, end mark. The loss is on the answer and the end mark."""
 
 import dataclasses
 from typing import ClassVar
@@ -19,7 +19,9 @@ class Causal(Layout):
     def check(self, config) -> None:
         super().check(config)
         if not config.model.causal:
-            raise Refused(f"layout causal needs a model that does not look ahead; set --model.causal on {config.model.name}.")
+            raise Refused(
+                f"layout causal needs a model that does not look ahead; set --model.causal on {config.model.name}."
+            )
 
     def vocabulary(self, task) -> tuple[str, ...]:
         """Prompt and answer words share one vocabulary, so that an answer can be fed back."""

@@ -25,7 +25,7 @@ class Table(Layout):
 
     def arrange(self, task, x) -> Batch:
         tokens_LxC, place_L = extend(x, int(self.equals))
-        length = x.prompt_length + self.equals
+        length = x.prompt_length + int(self.equals)
         if self.equals:
             tokens_LxC = tokens_LxC.at[x.prompt_length, 0].set(len(task.prompt_vocabulary))
         return Batch(tokens_LxC, length, place_L, (length - 1)[None], x.answer_A, jnp.ones(1))

@@ -1,4 +1,4 @@
-"""Softmax cross-entropy with the softmax in a float type of choice (Prieto et al. 2025, arXiv 2501.04697, section 3)."""
+"""Softmax cross-entropy with the softmax in a float type of choice (Prieto et al. 2025, arXiv 2501.04697)."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""StableMax cross-entropy (Prieto et al. 2025, arXiv 2501.04697, equation 8): s(z) = z + 1 for z >= 0, 1 / (1 - z) below;
+"""StableMax cross-entropy (Prieto et al. 2025, arXiv 2501.04697): s(z) = z + 1 for z >= 0, 1 / (1 - z) below;
 p_k = s(z_k) / sum s(z). Its gradient falls like 1 / z instead of exponentially, so nothing collapses."""
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Softmax collapse (Prieto et al. 2025, arXiv 2501.04697, definition 1): the share of reads at which, in the type of the
+"""Softmax collapse (Prieto et al. 2025, arXiv 2501.04697): the share of reads at which, in the type of the
 loss's softmax, the sum of exp(z - max z) is exactly 1, so that the other classes have vanished beside the largest."""
 
 import dataclasses

@@ -25,9 +25,7 @@ class Model(Component):
         if not self.uses_position and config.position.name != "none":
             raise Refused(f"model {self.name} takes no position encoding; leave out --position={config.position.name}.")
 
-    def network(
-        self, *, position: Position, vocabulary: int, classes: int, length: int, dtype: jnp.dtype
-    ) -> "Network":
+    def network(self, *, position: Position, vocabulary: int, classes: int, length: int, dtype: jnp.dtype) -> "Network":
         """The Linen module for a vocabulary of ids, output classes, the longest sequence, and a compute type."""
         raise NotImplementedError
 

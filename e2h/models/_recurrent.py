@@ -12,7 +12,7 @@ class RecurrentNetwork(Network):
     """Subclasses say how many gate inputs of which width a step takes, where a carry starts, and what a step does.
 
     The input projection of all steps is one gather before the scan: a one-hot input times a matrix is a row of it.
-    The carry is a tuple whose first element is the output. As in Deletang et al. 2022 the readout is linear after a ReLU.
+    The carry is a tuple whose first element is the output. The readout is linear after a ReLU, as in Deletang et al.
     """
 
     settings: object

@@ -32,7 +32,9 @@ class Scheduled(Optimizer):
 
     learning_rate: float = setting(1e-3, "peak learning rate", low=0.0)
     schedule: str = setting("constant", "after the warm-up", choices=("constant", "cosine", "linear"))
-    warmup_steps: int = setting(0, "linear rise; the factor at step t is min(t / warmup_steps, 1), so 0 at first", low=0)
+    warmup_steps: int = setting(
+        0, "linear rise; the factor at step t is min(t / warmup_steps, 1), so 0 at first", low=0
+    )
     clip_norm: float = setting(math.inf, "largest global norm of the gradient; inf does not clip", low=0.0)
 
     @property

@@ -1,4 +1,7 @@
-"""Adam with decoupled decay (Loshchilov & Hutter 2019, arXiv 1711.05101): w <- w - lr (m / (sqrt v + eps) + decay w)."""
+"""Adam with decoupled decay (Loshchilov & Hutter 2019, arXiv 1711.05101).
+
+w <- w - lr (m / (sqrt v + eps) + decay w)
+"""
 
 import dataclasses
 

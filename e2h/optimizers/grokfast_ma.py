@@ -1,5 +1,8 @@
-"""Grokfast-MA (Lee et al. 2024, arXiv 2405.20233, algorithm 1): with h the mean of the last `window` gradients, this one
-included, the gradient becomes g + lam h once the window is full. Costs `window` copies of the parameters."""
+"""Grokfast-MA (Lee et al. 2024, arXiv 2405.20233, algorithm 1).
+
+With h the mean of the last `window` gradients, the present one included, the gradient becomes g + lam h once the window
+is full. Costs `window` copies of the parameters.
+"""
 
 import dataclasses
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""ALiBi (Press et al. 2022, arXiv 2108.12409): attention falls linearly with distance, at a slope of each head's own."""
+"""ALiBi (Press et al. 2022, arXiv 2108.12409): attention falls linearly with distance, each head at its own slope."""
 
 import dataclasses
 

@@ -1,5 +1,5 @@
-"""Rotary embedding (Su et al. 2021, arXiv 2104.09864): queries and keys are turned by angles that grow with the place, so
-that their product depends on the difference of places alone."""
+"""Rotary embedding (Su et al. 2021, arXiv 2104.09864): queries and keys are turned by angles that grow with the place,
+so that their product depends on the difference of places alone."""
 
 import dataclasses
 

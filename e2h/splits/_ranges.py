@@ -40,15 +40,19 @@ class RangeSplit(Split):
         if isinstance(task, TableTask):
             raise Refused(f"split {self.name} needs a task of many difficulties; task {task.name} is a table.")
         if task.axis not in self.axes:
-            raise Refused(f"split {self.name} varies {self.axes[0]}, and the difficulty of task {task.name} is {task.axis}.")
+            raise Refused(
+                f"split {self.name} varies {self.axes[0]}, and the difficulty of task {task.name} is {task.axis}."
+            )
         if not max(self.train_min, task.lowest) <= self.train_max < self.test_max <= task.highest:
             raise Refused(
-                f"split.train_min={self.train_min}, train_max={self.train_max}, test_max={self.test_max} do not fit task "
-                f"{task.name}: it needs {task.lowest} <= train_min <= train_max < test_max <= {task.highest}."
+                f"split.train_min={self.train_min}, train_max={self.train_max}, test_max={self.test_max} do not fit "
+                f"task {task.name}: it needs {task.lowest} <= train_min <= train_max < test_max <= {task.highest}."
             )
         exist = sum(task.distinct(d) for d in self.difficulties(task, TRAIN))
         if exist * self.held_out < 2:
-            raise Refused(f"Only {exist} problems of task {task.name} exist in the training range; too few to hold some out.")
+            raise Refused(
+                f"Only {exist} problems of task {task.name} exist in the training range; too few to hold some out."
+            )
 
     def difficulties(self, task, part) -> tuple[int, ...]:
         if part in self.unseen:
@@ -61,9 +65,9 @@ class RangeSplit(Split):
         del data
         key_B = jax.vmap(lambda row: rng.stream(seed, "problem", step, row))(row_B)
         difficulty_B = jnp.broadcast_to(difficulty, row_B.shape)
-        problems, found_B = jax.vmap(
-            lambda key, d: self._draw(task, key, d, capacity, TRAIN_DRAWS, held_out=False)
-        )(key_B, difficulty_B)
+        problems, found_B = jax.vmap(lambda key, d: self._draw(task, key, d, capacity, TRAIN_DRAWS, held_out=False))(
+            key_B, difficulty_B
+        )
         return problems, (found_B & (row_B < batch_size)).astype(jnp.float32)
 
     def test(self, task, data, seed, part, block, size, difficulty, capacity):

@@ -57,7 +57,10 @@ class Addition(Task):
         answer_A = sum_A if self.reverse else sum_A[jnp.clip(answer_length - 1 - k, 0)]
         written_2xN = digits_2xN[:, jnp.clip(n - 1 - place_N, 0)]
         i = jnp.arange(2 * capacity + 1)
-        first_P, second_P = written_2xN[0, jnp.minimum(i, capacity - 1)], written_2xN[1, jnp.clip(i - n - 1, 0, capacity - 1)]
+        first_P, second_P = (
+            written_2xN[0, jnp.minimum(i, capacity - 1)],
+            written_2xN[1, jnp.clip(i - n - 1, 0, capacity - 1)],
+        )
         prompt_P = jnp.where(i < n, first_P, jnp.where(i == n, PLUS, second_P))
         return problem(prompt_P, 2 * n + 1, answer_A, answer_length)
 

@@ -1,0 +1,209 @@
+"""How fast e2h is, as ratios within one run on one machine: `python -m experiments.benchmark` (a few minutes).
+
+Absolute times drift from machine to machine and from hour to hour; the ratios are what to compare.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import statistics
+import tempfile
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from e2h import batches, parallel, records, train
+from e2h.config import Config
+from e2h.evaluate import sweeps
+from e2h.layouts.query import Query
+from e2h.layouts.table import Table
+from e2h.models.rnn import RNN
+from e2h.models.transformer import Transformer
+from e2h.optimizers.adamw import AdamW
+from e2h.positions.learned import Learned
+from e2h.run import run
+from e2h.splits.fraction import Fraction
+from e2h.splits.length import Length
+from e2h.tasks.modular import Modular
+from e2h.tasks.parity import Parity
+
+PARITY = Config(
+    task=Parity(),
+    split=Length(train_max=40, test_max=500, test_every=20),
+    layout=Query(),
+    model=RNN(width=256),
+    optimizer=AdamW(clip_norm=1.0),
+    seeds=1,
+    record_every=50,
+    evaluate_every=10**6 // 50 * 50,
+)
+MODULAR = Config(
+    task=Modular(p=97),
+    split=Fraction(train_fraction=0.5),
+    layout=Table(equals=True),
+    position=Learned(max_length=8),
+    model=Transformer(width=128, layers=2),
+    batch_size=512,
+    seeds=1,
+)
+
+
+def main() -> None:
+    print(f"{records.device()}; {' '.join(f'{k} {v}' for k, v in records.versions().items())}\n")
+    rate = matmul_rate()
+    for title, measure in (
+        ("host loop / bare scan of the same step", host_loop),
+        ("parity, RNN-256, batch 128, lengths 1..40", buckets_against_recompiling),
+        ("population of seeds, parity RNN-64", populations),
+        ("compiled programs", compiled_programs),
+        ("arithmetic, modular transformer 2 x 128, batch 512", functools.partial(arithmetic, rate)),
+    ):
+        print(title, flush=True)
+        for name, value in measure():
+            print(f"    {name:<72} {value}", flush=True)
+
+
+def matmul_rate(size: int = 2048) -> float:
+    """The largest float32 matrix product rate seen, GFLOP/s."""
+    a = jnp.ones((size, size))
+    product = jax.jit(lambda x: jnp.matmul(x, x, precision="highest"))
+    return 2 * size**3 / seconds(lambda: product(a), repeats=7, best=True) / 1e9
+
+
+def seconds(work, repeats: int = 5, best: bool = False) -> float:
+    """Median (or least) wall time of `work()`, which returns arrays, after one call to warm up."""
+    jax.block_until_ready(work())
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        jax.block_until_ready(work())
+        times.append(time.perf_counter() - began)
+    return min(times) if best else statistics.median(times)
+
+
+def start(config: Config):
+    """(data, seeds, state) of a population."""
+    return parallel.prepare(config), parallel.seeds(config), parallel.init(config)
+
+
+def bare_scan(config: Config, steps: int):
+    """A jitted `lax.scan` over the step of one seed, nothing around it."""
+    rows = jnp.arange(config.split.batch_size(config.task, config.batch_size))
+    sizes = batches.capacities(config, "train")
+    known = config.split.difficulties(config.task, "train")
+
+    def body(carry, _):
+        data, seed, state = carry
+        difficulty = train.shared_difficulty(config, state.step, known, rows, len(rows))
+        branch = lambda capacity: lambda s: train.step(config, data, seed, s, rows, difficulty, capacity, None)[0]  # noqa: E731
+        state = jax.lax.switch(jnp.searchsorted(jnp.array(sizes), difficulty), [branch(c) for c in sizes], state)
+        return (data, seed, state), None
+
+    return jax.jit(lambda *carry: jax.lax.scan(body, carry, length=steps)[0][2].params)
+
+
+def host_loop(steps: int = 1000):
+    """Chunks, rows, TensorBoard events and checkpoints against the bare scan, interleaved to cancel drift."""
+    config = dataclasses.replace(PARITY, model=RNN(width=64), steps=steps, test_size=8)
+    data, seeds, state = start(config)
+    one = jax.tree.map(lambda a: a[0], (data, seeds, state.params, state.opt_state))
+    scan = bare_scan(config, steps)
+    bare = lambda: scan(one[0], one[1], train.State(one[2], one[3], jnp.int32(0)))  # noqa: E731
+    jax.block_until_ready(bare())
+    ratios = []
+    for _ in range(5):
+        short, long = (run_seconds(dataclasses.replace(config, steps=n)) for n in (steps, 2 * steps))
+        ratios.append((long - short) / seconds(bare, repeats=1))
+    yield "ratio, median of 5 (least to most)", f"{np.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+
+
+def run_seconds(config: Config) -> float:
+    with tempfile.TemporaryDirectory() as directory:
+        began = time.perf_counter()
+        run(config, pathlib.Path(directory), progress=False)
+        return time.perf_counter() - began
+
+
+def buckets_against_recompiling(steps: int = 1000):
+    """The whole population program against a jitted step that is compiled for each length."""
+    data, seeds, state = start(PARITY)
+    chunk = parallel.chunk(dataclasses.replace(PARITY, seeds_per_program=1))  # a program of its own, so it is cold
+    began = time.perf_counter()
+    jax.block_until_ready(chunk(data, seeds, state, steps))
+    cold = time.perf_counter() - began
+    warm = seconds(lambda: chunk(data, seeds, state, steps), repeats=3) / steps
+    own = jax.tree.map(lambda a: a[0], (data, seeds, state.params, state.opt_state))
+    rows = jnp.arange(PARITY.batch_size)
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def step(state, length):
+        return train.step(PARITY, own[0], own[1], state, rows, jnp.int32(length), length, None)[0]
+
+    fresh = train.State(own[2], own[3], jnp.int32(0))
+    began = time.perf_counter()
+    jax.block_until_ready([step(fresh, length).params for length in range(1, 41)])
+    compiling = time.perf_counter() - began
+    each = statistics.mean(seconds(lambda n=n: step(fresh, n).params, repeats=5) for n in range(1, 41))
+    other = compiling + steps * each
+    yield "first 1,000 steps from cold: one program / one per length", f"{cold:.1f} s / {other:.1f} s"
+    yield "ratio, cold", f"{other / cold:.2f} x faster"
+    yield "warm step: one program / one per length", f"{warm * 1e3:.2f} ms / {each * 1e3:.2f} ms"
+    padded = parallel.chunk(dataclasses.replace(PARITY, buckets=1))
+    one_bucket = seconds(lambda: padded(data, seeds, state, steps), repeats=3) / steps
+    yield "warm step: four buckets / padded to 40", f"{warm * 1e3:.2f} ms / {one_bucket * 1e3:.2f} ms"
+
+
+def populations(steps: int = 200):
+    for count in (1, 4, 16):
+        config = dataclasses.replace(PARITY, model=RNN(width=64), seeds=count)
+        began = start(config)
+        each = seconds(lambda c=config, b=began: parallel.chunk(c)(*b, steps), repeats=3) / steps / count
+        yield f"{count} seeds", f"{each * 1e3:.3f} ms a step and seed"
+
+
+def compiled_programs():
+    """Programs that training on 1..40 and evaluating up to 500 compile."""
+    config = dataclasses.replace(PARITY, test_size=64, model=RNN(width=32))
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, duration, **_: compiled.append(event) if "backend_compile_duration" in event else None
+    )
+    data, seeds, state = start(config)
+    before = len(compiled)
+    state, _ = parallel.chunk(config)(data, seeds, state, 50)
+    parallel.chunk(config)(data, seeds, state, 107)
+    trained = len(compiled)
+    for part, capacity, difficulties in sweeps(config):
+        parallel.sweep(config, part, capacity)(data, seeds, state.params, difficulties)
+    yield "training on lengths 1..40", trained - before
+    yield "evaluating lengths 1..500", len(compiled) - trained
+
+
+def arithmetic(rate: float, steps: int = 20):
+    """Floating-point operations of the matrix products in a step, counted by hand, over its time."""
+    data, seeds, state = start(MODULAR)
+    each = seconds(lambda: parallel.chunk(MODULAR)(data, seeds, state, steps), repeats=5) / steps
+    work = transformer_flops(MODULAR)
+    yield "largest float32 matrix product", f"{rate:.0f} GFLOP/s"
+    yield "step", f"{each * 1e3:.1f} ms, {work / each / 1e9:.0f} GFLOP/s, {work / each / 1e9 / rate:.0%} of that"
+    everywhere = transformer_flops(MODULAR, reads=MODULAR.longest)
+    yield "work when all positions of the last block are computed / only the one read", f"{everywhere / work:.2f}"
+
+
+def transformer_flops(config: Config, reads: int = 1) -> float:
+    """Of the products in forward and backward passes (three times the forward's), with `reads` outputs a row."""
+    m, length = config.model, config.longest
+    d, classes = m.width, len(config.layout.classes(config.task))
+
+    def block(queries):
+        attention = 2 * queries * length * d * 2
+        return attention + 2 * d * d * (2 * length + 2 * queries) + 2 * queries * d * m.expansion * d * 2
+
+    forward = (m.layers - 1) * block(length) + block(reads) + 2 * reads * d * classes
+    return 3.0 * config.batch_size * forward
+
+
+if __name__ == "__main__":
+    main()
