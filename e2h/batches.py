@@ -12,11 +12,13 @@ from e2h.splits import TRAIN
 def capacities(config: Config, part: str) -> tuple[int, ...]:
     """The capacities, rising, for which a part's arrays are sized. A difficulty belongs to the first that holds it.
 
-    Training range: `config.buckets` equal stretches. Beyond: each twice the last. One entry for every array shape.
+    Training: `config.buckets` equal stretches of its range. Tests of that range: one. Beyond: each twice the last. One
+    entry for every array shape.
     """
     known = config.split.difficulties(config.task, TRAIN)
     low, high = known[0], known[-1]
-    found = [low - 1 + -(-(high - low + 1) * i // config.buckets) for i in range(1, config.buckets + 1)]
+    buckets = config.buckets if part == TRAIN else 1
+    found = [low - 1 + -(-(high - low + 1) * i // buckets) for i in range(1, buckets + 1)]
     if part in config.split.unseen:
         hardest = config.split.difficulties(config.task, part)[-1]
         found = [min(high * 2**i, hardest) for i in range(1, hardest.bit_length() + 1)]
@@ -24,18 +26,54 @@ def capacities(config: Config, part: str) -> tuple[int, ...]:
     return tuple(by_shape.values())
 
 
-def train_batch(config: Config, data, seed, step, row_B, difficulty, capacity: int) -> Batch:
-    """Problems number row_B (int32 [B]) of a training step; `difficulty` is a scalar or one per problem."""
-    size = config.split.batch_size(config.task, config.batch_size)
-    drawn = config.split.train(config.task, data, seed, step, row_B, size, difficulty, capacity)
-    return _arrange(config, *drawn, jax.vmap(lambda row: rng.stream(seed, "place", step, row))(row_B))
+def size(config: Config) -> int:
+    """Problems of a training step."""
+    return config.split.batch_size(config.task, config.batch_size)
+
+
+def difficulty(config: Config, step, row_B) -> jax.Array:
+    """The difficulty of a training step, an int32 scalar, or [B] for a mixed curriculum.
+
+    It depends on the step alone: the seeds of a population share it, and a seed trained alone meets the same.
+    """
+    known, key = config.split.difficulties(config.task, TRAIN), rng.stream(rng.POPULATION, "difficulty", step)
+    if not config.curriculum.mixed:
+        return config.curriculum.draw(key, step, known[0], known[-1], ())
+    return config.curriculum.draw(key, step, known[0], known[-1], (size(config),))[jnp.minimum(row_B, size(config) - 1)]
+
+
+def train_batch(config: Config, data, seed, step, row_B, difficulty, capacity: int):
+    """(problems, Batch): numbers row_B (int32 [B]) of a training step; `difficulty` is a scalar or one per problem."""
+    drawn = config.split.train(config.task, data, seed, step, row_B, size(config), difficulty, capacity)
+    place_key_B = jax.vmap(lambda row: rng.stream(seed, "place", step, row))(row_B)
+    return drawn[0], _arrange(config, *drawn, place_key_B)
 
 
 def test_batch(config: Config, data, seed, part: str, block, difficulty, capacity: int):
     """(problems, Batch) of one block of a part at one difficulty; the same at every step of training."""
-    size = config.test_size
-    drawn = config.split.test(config.task, data, seed, part, block, size, difficulty, capacity)
-    return drawn[0], _arrange(config, *drawn, rng.rows(rng.stream(seed, "test place", difficulty, block), 0, size))
+    drawn = config.split.test(config.task, data, seed, part, block, config.test_size, difficulty, capacity)
+    place_key_B = rng.rows(rng.stream(seed, "test place", difficulty, block), 0, config.test_size)
+    return drawn[0], _arrange(config, *drawn, place_key_B)
+
+
+def shape(config: Config) -> Batch:
+    """Shapes and types of a training batch of one problem at the largest capacity."""
+    low, capacity = config.split.difficulties(config.task, TRAIN)[0], capacities(config, TRAIN)[-1]
+
+    def first():
+        data = config.split.prepare(config.task, 0)
+        return train_batch(config, data, 0, 0, jnp.arange(1), low, capacity)[1]
+
+    return jax.eval_shape(first)
+
+
+def trim(config: Config, batch: Batch, capacity: int) -> Batch:
+    """The same batch in the arrays of a smaller capacity that holds its difficulties: only padding is cut off."""
+    length, reads = config.layout.length(config.task, capacity), config.layout.reads(config.task, capacity)
+    return Batch(
+        batch.tokens_BxLxC[:, :length], batch.length_B, batch.place_BxL[:, :length],
+        batch.read_BxR[:, :reads], batch.target_BxR[:, :reads], batch.weight_BxR[:, :reads],
+    )  # fmt: skip
 
 
 def _arrange(config: Config, problems, weight_B, key_B) -> Batch:

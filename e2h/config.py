@@ -190,11 +190,14 @@ def parse_all(argv: list[str], *bases: Component) -> tuple[Component, ...]:
         raise Refused(" ".join(str(error).split())) from None
     if stray:
         raise Refused(f"Stray argument {stray[0]!r}; settings are given as --name=value.")
+    changed = tuple(_rebuilt(base, parser) for base in bases)
     if parser["help"].value:
         print("Settings of the chosen components, with their present values:\n")
-        print("\n".join(f"  --{n}={_written(v)}\n      {_explained(f, k)}" for b in bases for n, f, k, v in leaves(b)))
+        print(
+            "\n".join(f"  --{n}={_written(v)}\n      {_explained(f, k)}" for b in changed for n, f, k, v in leaves(b))
+        )
         sys.exit(0)
-    return tuple(_rebuilt(base, parser) for base in bases)
+    return changed
 
 
 def chosen(argv: list[str], name: str, default: str) -> str:
@@ -204,6 +207,29 @@ def chosen(argv: list[str], name: str, default: str) -> str:
         if arg.startswith("-") and key == name:
             default = value if equals else (argv[i + 1] if i + 1 < len(argv) else "")
     return default
+
+
+def fitting(argv: list[str]) -> Config:
+    """A Config whose parts fit the task and the model that a command line names, for what it leaves open.
+
+    The task's own layout; a table's fraction, or the split along the task's difficulty; an MLP for a table and a
+    transformer otherwise; RoPE where a position encoding is used.
+    """
+
+    def named(kind: str, default: str) -> Component:
+        return registry.load(kind, chosen(argv, kind, default))()
+
+    task = named("task", "modular")
+    table = "table" in task.layouts
+    model = named("model", "mlp" if table else "transformer")
+    along = {"length": "length", "computation": "complexity"}[task.axis]
+    return Config(
+        task=task,
+        split=named("split", "fraction" if table else along),
+        layout=named("layout", next(x for x in ("table", "causal", *task.layouts) if x in task.layouts)),
+        model=model,
+        position=named("position", "rope" if model.uses_position else "none"),
+    )
 
 
 def _choose_components(argv, component: Component, prefix: str = "") -> Component:

@@ -68,9 +68,8 @@ def _block(config, part, capacity, data, seed, params, difficulty, block):
 def measure(config: Config, data, seed, params, step) -> dict[str, tuple[jax.Array, jax.Array]]:
     """(sum, count) of each of `config.measures`, on the problems of training step `step`."""
     hardest = config.split.difficulties(config.task, TRAIN)[-1]
-    size = config.split.batch_size(config.task, config.batch_size)
-    capacity = batches.capacities(config, TRAIN)[-1]
-    batch = batches.train_batch(config, data, seed, step, jnp.arange(size), hardest, capacity)
+    rows, capacity = jnp.arange(batches.size(config)), batches.capacities(config, TRAIN)[-1]
+    _, batch = batches.train_batch(config, data, seed, step, rows, hardest, capacity)
     logits_BxRxV = train.forward(config, params, batch)
     flat_NxV = logits_BxRxV.reshape(-1, logits_BxRxV.shape[-1])
     loss_BxR = config.loss.per_read(flat_NxV, batch.target_BxR.ravel()).reshape(batch.target_BxR.shape)

@@ -49,10 +49,7 @@ def optimizer(config: Config) -> optax.GradientTransformation:
 
 def init(config: Config, seed) -> State:
     """The state before the first step, of one seed (int32 scalar, may be traced)."""
-    capacity = batches.capacities(config, TRAIN)[0]
-    data = config.split.prepare(config.task, seed)
-    low = config.split.difficulties(config.task, TRAIN)[0]
-    batch = batches.train_batch(config, data, seed, 0, jnp.arange(1), low, capacity)
+    batch = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), batches.shape(config))
     params = network(config).init(rng.stream(seed, "init"), batch)["params"]
     return State(params, optimizer(config).init(params), jnp.int32(0))
 
@@ -63,15 +60,12 @@ def forward(config: Config, params, batch: Batch):
         return network(config).apply({"params": params}, batch)
 
 
-def step(config: Config, data, seed, state: State, row_B, difficulty, capacity: int, axis: str | None):
-    """One update from problems number row_B of this step.
-
-    With `axis` each device has rows of its own, and the sums of loss, count and gradient are taken over that axis.
+def step(config: Config, state: State, batch: Batch, axis: str | None = None):
+    """One update on a batch. With `axis` the sums of loss, count and gradient are taken over that axis of devices.
 
     Returns:
       (State, Score of the batch before the update, whether loss and new parameters are finite).
     """
-    batch = batches.train_batch(config, data, seed, state.step, row_B, difficulty, capacity)
 
     def summed_loss(params):
         logits_BxRxV = forward(config, params, batch)
@@ -100,31 +94,23 @@ def chunk(config: Config, data, seed, state: State, stop, axis: str | None = Non
     that under vmap a `switch` over shapes stays a choice, and a seed trained alone meets the same difficulties.
     """
     sizes = batches.capacities(config, TRAIN)
-    known = config.split.difficulties(config.task, TRAIN)
-    total_rows = config.split.batch_size(config.task, config.batch_size)
-    rows = -(-total_rows // shards)
+    rows = -(-batches.size(config) // shards)
     row_B = (jax.lax.axis_index(axis) * rows if axis else 0) + jnp.arange(rows)
 
-    def one_step(state, difficulty, capacity):
-        return step(config, data, seed, state, row_B, difficulty, capacity, axis)
+    def in_bucket(capacity, state, batch):
+        return step(config, state, batches.trim(config, batch, capacity), axis)
 
     def body(_, carry):
         state, totals = carry
-        difficulty = shared_difficulty(config, state.step, known, row_B, total_rows)
-        bucket = jnp.searchsorted(jnp.array(sizes), jnp.max(difficulty)) if difficulty.ndim == 0 else len(sizes) - 1
-        branches = [functools.partial(one_step, capacity=c) for c in sizes]
+        difficulty = batches.difficulty(config, state.step, row_B)
+        # Drawn once for the largest shape, then cut: drawing compiles slowly and costs little.
+        _, batch = batches.train_batch(config, data, seed, state.step, row_B, difficulty, sizes[-1])
+        bucket = len(sizes) - 1 if difficulty.ndim else jnp.searchsorted(jnp.array(sizes), difficulty)
+        branches = [functools.partial(in_bucket, capacity) for capacity in sizes]
         now = state.step
-        state, score, finite = jax.lax.switch(jnp.int32(bucket), branches, state, difficulty)
+        state, score, finite = jax.lax.switch(jnp.int32(bucket), branches, state, batch)
         broken_at = jnp.where(finite, totals.broken_at, jnp.minimum(totals.broken_at, now))
         return state, Totals(jax.tree.map(jnp.add, totals.score, score), broken_at)
 
     nothing = Totals(Score(*[jnp.float32(0)] * len(Score._fields)), jnp.int32(NEVER))
     return jax.lax.fori_loop(state.step, stop, body, (state, nothing))
-
-
-def shared_difficulty(config: Config, step, known, row_B, total_rows: int) -> jax.Array:
-    """The difficulty of a step, a scalar, or [B] for a mixed curriculum. Seeds of a population share it."""
-    key = rng.stream(rng.POPULATION, "difficulty", step)
-    shape = (total_rows,) if config.curriculum.mixed else ()
-    difficulty = config.curriculum.draw(key, step, known[0], known[-1], shape)
-    return difficulty[jnp.minimum(row_B, total_rows - 1)] if config.curriculum.mixed else difficulty

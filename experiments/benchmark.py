@@ -90,15 +90,17 @@ def start(config: Config):
 
 def bare_scan(config: Config, steps: int):
     """A jitted `lax.scan` over the step of one seed, nothing around it."""
-    rows = jnp.arange(config.split.batch_size(config.task, config.batch_size))
-    sizes = batches.capacities(config, "train")
-    known = config.split.difficulties(config.task, "train")
+    rows, sizes = jnp.arange(config.batch_size), batches.capacities(config, "train")
+
+    def branch(capacity, state, batch):
+        return train.step(config, state, batches.trim(config, batch, capacity))[0]
 
     def body(carry, _):
         data, seed, state = carry
-        difficulty = train.shared_difficulty(config, state.step, known, rows, len(rows))
-        branch = lambda capacity: lambda s: train.step(config, data, seed, s, rows, difficulty, capacity, None)[0]  # noqa: E731
-        state = jax.lax.switch(jnp.searchsorted(jnp.array(sizes), difficulty), [branch(c) for c in sizes], state)
+        difficulty = batches.difficulty(config, state.step, rows)
+        _, batch = batches.train_batch(config, data, seed, state.step, rows, difficulty, sizes[-1])
+        branches = [functools.partial(branch, capacity) for capacity in sizes]
+        state = jax.lax.switch(jnp.searchsorted(jnp.array(sizes), difficulty), branches, state, batch)
         return (data, seed, state), None
 
     return jax.jit(lambda *carry: jax.lax.scan(body, carry, length=steps)[0][2].params)
@@ -139,7 +141,8 @@ def buckets_against_recompiling(steps: int = 1000):
 
     @functools.partial(jax.jit, static_argnums=1)
     def step(state, length):
-        return train.step(PARITY, own[0], own[1], state, rows, jnp.int32(length), length, None)[0]
+        _, batch = batches.train_batch(PARITY, own[0], own[1], state.step, rows, jnp.int32(length), length)
+        return train.step(PARITY, state, batch)[0]
 
     fresh = train.State(own[2], own[3], jnp.int32(0))
     began = time.perf_counter()

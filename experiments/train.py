@@ -8,31 +8,14 @@ MLP for a table and a transformer otherwise. `--help` lists every setting of the
 
 import sys
 
-from e2h import figures, registry
-from e2h.config import Config, chosen
-from e2h.registry import Component
-from e2h.tasks import TableTask
+from e2h import figures
+from e2h.config import Config, fitting
 from experiments import _main
 
 
 def base(scale: str, argv: list[str]) -> Config:
     del scale
-    task = registry.load("task", chosen(argv, "task", "modular"))()
-    table = isinstance(task, TableTask)
-    split = "fraction" if table else {"length": "length", "computation": "complexity"}[task.axis]
-    model = registry.load("model", chosen(argv, "model", "mlp" if table else "transformer"))()
-    layout = "table" if table else ("causal" if "causal" in task.layouts else task.layouts[0])
-    return Config(
-        task=task,
-        split=_named("split", argv, split),
-        layout=_named("layout", argv, layout),
-        model=model,
-        position=_named("position", argv, "rope" if model.uses_position else "none"),
-    )
-
-
-def _named(kind: str, argv: list[str], default: str) -> Component:
-    return registry.load(kind, chosen(argv, kind, default))()
+    return fitting(argv)
 
 
 def arms(config: Config) -> dict[str, Config]:

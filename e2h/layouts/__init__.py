@@ -68,6 +68,10 @@ class Layout(Component):
         """L: tokens of the longest sequence at difficulty `capacity`."""
         raise NotImplementedError
 
+    def reads(self, task: Task, capacity: int) -> int:
+        """R: reads of a sequence at difficulty `capacity`."""
+        return task.shape(capacity)[1]
+
     def arrange(self, task: Task, x: Problem) -> Batch:
         """One problem as a Batch without the leading axis."""
         raise NotImplementedError

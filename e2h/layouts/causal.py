@@ -37,6 +37,9 @@ class Causal(Layout):
     def length(self, task, capacity: int) -> int:
         return sum(task.shape(capacity)) + 1
 
+    def reads(self, task, capacity: int) -> int:
+        return super().reads(task, capacity) + 1
+
     def arrange(self, task, x) -> Batch:
         words = self.vocabulary(task)
         answer_ids = np.array([words.index(w) for w in task.answer_vocabulary], np.int32)

@@ -1,0 +1,115 @@
+"""Small configs of every model, batches made through the real path, and parameters drawn without compiling."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from e2h import batches, registry, train
+from e2h.config import Config
+from e2h.layouts.causal import Causal
+from e2h.layouts.query import Query
+from e2h.layouts.table import Table
+from e2h.layouts.tagging import Tagging
+from e2h.registry import Refused
+from e2h.splits.complexity import Complexity
+from e2h.splits.fraction import Fraction
+from e2h.splits.length import Length
+from e2h.tasks.addition import Addition
+from e2h.tasks.modular import Modular
+from e2h.tasks.parity import Parity
+from e2h.tasks.pointer_chasing import PointerChasing
+
+SMALL = dict(width=8, heads=2, layers=2, expansion=2, hidden=(8, 6))
+LENGTH = 14  # of every sequence but a table's, so that operations are compiled once
+BASES = {
+    "query": dict(task=Addition(zero_pad=True), split=Length(train_max=4, test_max=5), layout=Query()),
+    "causal": dict(task=Parity(), split=Length(train_max=12, test_max=13), layout=Causal()),
+    "tagging": dict(
+        task=PointerChasing(names=7, flags=6), split=Complexity(train_max=2, test_max=3), layout=Tagging()
+    ),
+    "table": dict(task=Modular(p=5), split=Fraction(), layout=Table()),
+}
+FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # to compile, not to run
+
+
+def small(component_type, **settings):
+    """A component with small sizes wherever it has a setting of such a name."""
+    known = {field.name for field, _ in registry.fields(component_type)}
+    return component_type(**{k: v for k, v in SMALL.items() if k in known} | settings)
+
+
+def variants(component_type, *names):
+    """Components with every combination of the values that the named settings can take, where there are such."""
+    options = []
+    for field, kind in registry.fields(component_type):
+        if field.name in names:
+            options.append([(field.name, v) for v in ((True, False) if kind is bool else field.metadata["choices"])])
+    return [small(component_type, **dict(settings)) for settings in itertools.product(*options)]
+
+
+def configs(base: str, *names):
+    """pytest parameters: each model in each variant, with each position that it accepts, on one base."""
+    found = []
+    for model_name, position_name in itertools.product(registry.names("model"), registry.names("position")):
+        for model in variants(registry.load("model", model_name), *names):
+            config = Config(**BASES[base], model=model, position=registry.load("position", position_name)())
+            try:
+                config.check()
+            except Refused:
+                continue
+            chosen = [str(getattr(model, n)) for n in names if hasattr(model, n)]
+            found.append(pytest.param(config, id="-".join([model_name, position_name, base, *chosen])))
+    return found
+
+
+@functools.cache
+def batch(config: Config, seed: int = 0):
+    """Three training problems, of rising difficulty where the task has several."""
+    known = config.split.difficulties(config.task, "train")
+    difficulty_B = jnp.array([known[0], known[len(known) // 2], known[-1]])
+
+    def make():
+        data = config.split.prepare(config.task, seed)
+        return batches.train_batch(config, data, seed, 0, jnp.arange(3), difficulty_B, known[-1])
+
+    return jax.jit(make, compiler_options=FAST)()
+
+
+def shapes(config: Config, batch):
+    return jax.eval_shape(lambda key: train.network(config).init(key, batch)["params"], jax.random.key(0))
+
+
+def params(config: Config, batch, seed: int = 0):
+    """Random parameters, gains and biases included; at the start a network is too regular to show a mistake."""
+    draw = np.random.default_rng(seed).standard_normal
+
+    def leaf(shape):
+        w = draw(shape.shape).astype(np.float32)
+        return jnp.asarray(w / np.sqrt(shape.shape[0]) if w.ndim > 1 else (1 + w) / 2)
+
+    return jax.tree.map(leaf, shapes(config, batch))
+
+
+def stack(*trees):
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def scrambled(config: Config, batch, where_BxL, seed: int = 0):
+    """The batch with other tokens and places where the mask says so."""
+    draw = np.random.default_rng(seed)
+    words = len(config.layout.vocabulary(config.task))
+    tokens = (batch.tokens_BxLxC + jnp.asarray(draw.integers(1, words, batch.tokens_BxLxC.shape), jnp.int32)) % words
+    places = jnp.asarray(draw.integers(-1, 4 * LENGTH, batch.place_BxL.shape), jnp.int32)
+    return batch._replace(
+        tokens_BxLxC=jnp.where(where_BxL[..., None], tokens, batch.tokens_BxLxC),
+        place_BxL=jnp.where(where_BxL, places, batch.place_BxL),
+    )
+
+
+def replaced(config: Config, **settings) -> Config:
+    return dataclasses.replace(config, **settings)
