@@ -1,6 +1,5 @@
 """Small configs of every model, batches made through the real path, and parameters drawn without compiling."""
 
-import dataclasses
 import functools
 import itertools
 
@@ -62,7 +61,7 @@ def configs(base: str, *names):
                 config.check()
             except Refused:
                 continue
-            chosen = [str(getattr(model, n)) for n in names if hasattr(model, n)]
+            chosen = [f"{n}={getattr(model, n)}" for n in names if n in vars(model)]
             found.append(pytest.param(config, id="-".join([model_name, position_name, base, *chosen])))
     return found
 
@@ -75,7 +74,7 @@ def batch(config: Config, seed: int = 0):
 
     def make():
         data = config.split.prepare(config.task, seed)
-        return batches.train_batch(config, data, seed, 0, jnp.arange(3), difficulty_B, known[-1])
+        return batches.train_batch(config, data, seed, 0, jnp.arange(3), difficulty_B, known[-1])[1]
 
     return jax.jit(make, compiler_options=FAST)()
 
@@ -109,7 +108,3 @@ def scrambled(config: Config, batch, where_BxL, seed: int = 0):
         tokens_BxLxC=jnp.where(where_BxL[..., None], tokens, batch.tokens_BxLxC),
         place_BxL=jnp.where(where_BxL, places, batch.place_BxL),
     )
-
-
-def replaced(config: Config, **settings) -> Config:
-    return dataclasses.replace(config, **settings)

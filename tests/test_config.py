@@ -1,5 +1,6 @@
 """Flags -> Config -> flags, what the digest covers, and what is refused before anything runs."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -204,3 +205,15 @@ heavy = {"tensorflow", "torch", "clu", "ray", "tensorflow_datasets"} & set(sys.m
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plot(registry.Component):
+    width: int = registry.setting(3, "inches", low=1)
+
+
+def test_one_command_line_sets_several_components():
+    config, plot = configs.parse_all([PROGRAM, "--width=5", "--task=parity", "--seeds=2"], Config(), Plot())
+    assert (plot, config.task.name, config.seeds) == (Plot(5), "parity", 2)
+    with pytest.raises(Refused, match="widht.*width"):
+        configs.parse_all([PROGRAM, "--widht=5"], Config(), Plot())

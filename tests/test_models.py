@@ -1,5 +1,6 @@
 """What every model holds, with every position that it accepts; then oracles for the ones that we wrote."""
 
+import dataclasses
 import functools
 
 import jax
@@ -74,8 +75,6 @@ def at_reads(logits_BxRxV, batch):
 @every(QUERY + OTHERS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_logits_are_float32_and_parameters_too(config, dtype):
-    import dataclasses
-
     config, x = dataclasses.replace(config, compute_dtype=dtype), batch(config)
     weights = shapes(config, x)
     logits = jax.eval_shape(lambda p: train.forward(config, p, x), weights)
@@ -196,8 +195,6 @@ def test_bfloat16_is_near_float32(name):
     config = next(c.values[0] for c in QUERY[::-1] + OTHERS if c.values[0].model.name == name)
     x = batch(config)
     weights = params(config, x)
-    import dataclasses
-
     full, half = (
         jax.jit(functools.partial(train.forward, dataclasses.replace(config, compute_dtype=t)), compiler_options=FAST)
         for t in ("float32", "bfloat16")
