@@ -66,10 +66,18 @@ def share_batch(function, config: Config):
     if config.mapping == "shard_map":
         same = PartitionSpec()
         return jax.jit(_shard_map(population, config, BATCH, (same, same), same))
-    devices = jax.local_devices()[: config.devices]
-    mapped = jax.pmap(population, axis_name=BATCH, in_axes=(None, None), devices=devices, axis_size=config.devices)
-    # Every device holds the same result; the first one's is taken.
-    return lambda per_seed, shared: jax.tree.map(lambda a: a.addressable_shards[0].data[0], mapped(per_seed, shared))
+    mapped = jax.pmap(  # pmap wants one argument to map over: the number of the device
+        lambda _, per_seed, shared: population(per_seed, shared),
+        axis_name=BATCH,
+        in_axes=(0, None, None),
+        devices=jax.local_devices()[: config.devices],
+    )
+
+    def over_devices(per_seed, shared):
+        everywhere = mapped(jnp.arange(config.devices), per_seed, shared)
+        return jax.tree.map(lambda a: a.addressable_shards[0].data[0], everywhere)  # all hold the same
+
+    return over_devices
 
 
 def _shard_map(function, config: Config, axis: str, in_specs, out_specs):

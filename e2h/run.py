@@ -3,6 +3,7 @@
 import contextlib
 import pathlib
 import signal
+import sys
 import time
 
 import jax
@@ -45,11 +46,11 @@ def run(config: Config, directory: pathlib.Path, label: str = "", progress: bool
     directory, began = pathlib.Path(directory), time.time()
     book = Records(directory, config)
     with contextlib.closing(book), Checkpoints(directory / "checkpoints") as checkpoints, _sigterm() as asked_to_stop:
+        loop = _Loop(config, book, checkpoints, asked_to_stop, label, progress)
         try:
-            _Loop(
-                config, book, checkpoints, asked_to_stop, tqdm(total=config.steps, desc=label, disable=not progress)
-            ).run()
+            loop.run()
         finally:
+            loop.bar.close()
             records.add_wall_seconds(directory, time.time() - began)
     return records.read(directory)
 
@@ -71,16 +72,14 @@ def _sigterm():
 class _Loop:
     """One session of a run."""
 
-    def __init__(self, config, book, checkpoints, asked_to_stop, bar):
-        self.config, self.book, self.checkpoints, self.asked_to_stop, self.bar = (
-            config,
-            book,
-            checkpoints,
-            asked_to_stop,
-            bar,
-        )
+    postfix = ""
+
+    def __init__(self, config, book, checkpoints, asked_to_stop, label: str, progress: bool):
+        self.config, self.book, self.checkpoints, self.asked_to_stop = config, book, checkpoints, asked_to_stop
         self.seeds, self.data = parallel.seeds(config), parallel.prepare(config)
         self.chunk, self.last_good = parallel.chunk(config), "none"
+        self.label, self.say = label, tqdm.write if progress else lambda _: None
+        self.bar = tqdm(total=config.steps, desc=label, disable=not (progress and sys.stderr.isatty()))
 
     def run(self) -> None:
         state = self.begin()
@@ -99,14 +98,13 @@ class _Loop:
                 self.save(step, state)
             if self.asked_to_stop() and step < self.config.steps:
                 raise Stopped(f"SIGTERM: saved at step {step}; the same command continues.")
-        self.bar.close()
 
     def begin(self):
         """The state to go on from; a fresh one is evaluated and saved at step 0."""
         fresh = parallel.init(self.config)
         state, skipped = self.checkpoints.restore(fresh)
         for sentence in skipped:
-            tqdm.write(sentence)
+            self.say(sentence)
         if state is not None:
             self.last_good = int(state.step)
             self.book.resume(self.last_good)
@@ -130,8 +128,6 @@ class _Loop:
         self.book.append(rows)
         exact = totals.score.exact.sum() / max(totals.score.problems.sum(), 1)
         self.bar.set_postfix_str(f"train {exact:.3f}{self.postfix}")
-
-    postfix = ""
 
     def halt_if_broken(self, broken_S, step) -> None:
         if broken_S.any():
@@ -161,8 +157,7 @@ class _Loop:
         seen = [r for r in rows if r["split"] == TEST]
         total = sum(r["problems"] for r in seen)
         self.postfix = f", test {sum(r['exact'] for r in seen) / total:.3f}" if total else ""
-        if not self.bar.disable:
-            tqdm.write(f"{self.bar.desc} step {step:>6}  {summary(rows)}")
+        self.say(f"{self.label} step {step:>6}  {summary(rows)}")
 
     def evaluated(self, step: int, part: str, difficulties, cells) -> list[dict]:
         rows = []

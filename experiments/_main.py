@@ -75,8 +75,12 @@ def launch(module, argv: list[str]) -> pathlib.Path:
     for arm in arms.values():
         arm.check()
     directories = {arm: pathlib.Path(options.runs) / name / config.digest(c) for arm, c in arms.items()}
-    rows = [run(c, directories[arm], f"{name} {arm}").assign(arm=arm) for arm, c in arms.items()]
     outcome = _outcome(name, chosen == base, chosen, options)
+    try:
+        outcome.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"Cannot write the outcome to {outcome}: {error.strerror or error}.") from None
+    rows = [run(c, directories[arm], f"{name} {arm}").assign(arm=arm) for arm, c in arms.items()]
     command = shlex.join(["python", "-m", f"experiments.{name}", *argv[1:]])
     judged = claims.document(
         name, scale, command, {arm: config.digest(c) for arm, c in arms.items()},
@@ -99,7 +103,6 @@ def _outcome(name: str, as_it_stands: bool, chosen, options: Options) -> pathlib
 
 def write(module, directory: pathlib.Path, rows: pd.DataFrame, judged: dict) -> None:
     """figure.png, claims.json and rows.csv."""
-    directory.mkdir(parents=True, exist_ok=True)
     stored = store(rows)
     stored.to_csv(directory / "rows.csv", index=False, float_format="%.6g")
     figures.save(module.figure(stored), directory / "figure.png")

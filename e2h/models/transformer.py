@@ -73,7 +73,7 @@ class TransformerNetwork(Network):
         behind_BxQxL = key_L[None, None] <= index_BxQ[:, :, None]
         allowed = (inside_BxQxL & behind_BxQxL if s.causal else inside_BxQxL)[:, None]
         bias = self.position.bias(self.places, query_place_BxQ, place_BxL, s.heads, s.causal)
-        return bias.astype(self.dtype), allowed & self.position.mask(query_place_BxQ, place_BxL, s.heads)
+        return bias, allowed & self.position.mask(query_place_BxQ, place_BxL, s.heads)
 
     def logits(self, x):
         return self.readout(self.final_norm(x)).astype(jnp.float32)

@@ -49,7 +49,7 @@ class RangeSplit(Split):
                 f"task {task.name}: it needs {task.lowest} <= train_min <= train_max < test_max <= {task.highest}."
             )
         exist = sum(task.distinct(d) for d in self.difficulties(task, TRAIN))
-        if exist * self.held_out < 2:
+        if exist < 2 / self.held_out:  # exact for counts of any size
             raise Refused(
                 f"Only {exist} problems of task {task.name} exist in the training range; too few to hold some out."
             )
@@ -98,7 +98,7 @@ def fingerprint(task, x, salt) -> jax.Array:
     """uint32 hash of the canonical form of a problem; the same at every capacity."""
     token_K = task.canonical(x).astype(jnp.uint32)
     place_K = jnp.arange(token_K.shape[0], dtype=jnp.uint32)
-    mixed_K = jnp.where(token_K == 0, jnp.uint32(0), _mix(token_K + _mix(place_K + jnp.uint32(1))))
+    mixed_K = jnp.where(token_K == 0, jnp.uint32(0), _mix(token_K + _mix(place_K + jnp.uint32(1) + _mix(salt))))
     return _mix(mixed_K.sum(dtype=jnp.uint32) + _mix(salt))
 
 

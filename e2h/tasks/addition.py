@@ -111,4 +111,4 @@ def _add(a_N: jax.Array, b_N: jax.Array) -> jax.Array:
 
     carry_N, _ = jax.lax.associative_scan(combine, (sum_N >= 10, sum_N == 9))
     carry_in_A = jnp.concatenate([jnp.zeros(1, bool), carry_N])
-    return (jnp.concatenate([sum_N, jnp.zeros(1, sum_N.dtype)]) + carry_in_A) % 10
+    return (jnp.concatenate([sum_N, jnp.zeros(1, sum_N.dtype)]) + carry_in_A.astype(sum_N.dtype)) % 10

@@ -32,7 +32,7 @@ class Parity(Task):
         return problem(bits_P, difficulty, bits_P.sum() % 2)
 
     def complexity(self, x: Problem) -> Complexity:
-        return Complexity(x.prompt_length, x.prompt_PxC.sum(), x.prompt_length)
+        return Complexity(x.prompt_length, self.canonical(x).sum(), x.prompt_length)
 
     def chance(self, difficulty: int) -> float:
         del difficulty
