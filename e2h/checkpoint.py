@@ -21,7 +21,10 @@ class Checkpoints:
         self.directory = directory.absolute()
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True, step_prefix=None)
         try:
-            self.manager = ocp.CheckpointManager(self.directory, options=options)
+            # The handler is named: else the first directory that is read, whole or not, settles how all are read.
+            self.manager = ocp.CheckpointManager(
+                self.directory, None, options, item_handlers=ocp.StandardCheckpointHandler()
+            )
         except OSError as error:
             raise Refused(f"Cannot keep checkpoints in {self.directory}: {error.strerror or error}.") from None
 
@@ -35,8 +38,7 @@ class Checkpoints:
         """Writes a state in the background. A copy is taken first: the next chunk may reuse its buffers."""
         if step in self.manager.all_steps():
             return
-        copy = jax.tree.map(lambda a: np.array(a), state)
-        if not self.manager.save(step, args=ocp.args.StandardSave(copy), force=True):
+        if not self.manager.save(step, args=ocp.args.StandardSave(_flat(state)), force=True):
             raise OSError(f"The checkpoint of step {step} was not written to {self.directory}.")
 
     def restore(self, template: Any) -> tuple[Any, list[str]]:
@@ -44,28 +46,32 @@ class Checkpoints:
 
         The tree, shapes and types must equal the template's: nothing is cast.
         """
-        skipped = []
-        abstract = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), template)
+        skipped, wanted = [], _flat(template)
         for step in sorted(self.manager.all_steps(), reverse=True):
             try:
-                state = self.manager.restore(step, args=ocp.args.StandardRestore(abstract))
+                found = self.manager.restore(step, args=ocp.args.StandardRestore())  # given a template, Orbax casts
             except Exception as error:  # whatever a half-written directory makes Orbax raise
-                skipped.append(f"Skipped checkpoint {step}: it is not whole ({type(error).__name__}).")
-                shutil.rmtree(self.directory / str(step), ignore_errors=True)
+                aside = self.directory / f"{step}.not-whole"
+                skipped.append(
+                    f"Skipped checkpoint {step}: it is not whole ({type(error).__name__}), now {aside.name}."
+                )
+                shutil.rmtree(aside, ignore_errors=True)
+                (self.directory / str(step)).rename(aside)
                 self.manager.reload()
                 continue
-            _same(template, state, step)
-            return jax.tree.map(jax.numpy.asarray, state), skipped
+            _check_same(wanted, found, step)
+            leaves = [jax.numpy.asarray(found[name]) for name in wanted]
+            return jax.tree.unflatten(jax.tree.structure(template), leaves), skipped
         return None, skipped
 
 
-def _same(template, state, step: int) -> None:
-    wanted, found = _described(template), _described(state)
-    if wanted != found:
-        odd = next((f"{w} became {f}" for w, f in zip(wanted, found, strict=False) if w != f), "another tree")
-        raise Refused(f"Checkpoint {step} does not hold this run's state: {odd}.")
+def _flat(tree) -> dict[str, np.ndarray]:
+    """Copies of the leaves by their paths. So saved, a tree is read back with the types that it was saved with."""
+    return {jax.tree_util.keystr(path): np.array(a) for path, a in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
-def _described(tree) -> list[str]:
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return [f"{jax.tree_util.keystr(path)} {a.dtype}{list(a.shape)}" for path, a in leaves]
+def _check_same(wanted: dict, found: dict, step: int) -> None:
+    for name in sorted({*wanted, *found}):
+        want, have = (f"{t[name].dtype}{list(t[name].shape)}" if name in t else "nothing" for t in (wanted, found))
+        if want != have:
+            raise Refused(f"Checkpoint {step} does not hold this run's state: {name} is {have}, not {want}.")

@@ -38,9 +38,7 @@ def examples(cfg: Config, part: str, train_size: int):
     """Dictionaries of NumPy arrays and strings, one per problem of a part, as the config's first seed meets them."""
     whole_table = TRAIN in cfg.split.parts
     blocks = _train_blocks(cfg, train_size) if part == TRAIN and not whole_table else _test_blocks(cfg, part)
-    for problems, batch, difficulty_B in blocks:
-        complexity = jax.vmap(cfg.task.complexity)(problems)
-        problems, batch, difficulty_B, complexity = jax.device_get((problems, batch, difficulty_B, complexity))
+    for problems, batch, difficulty_B, complexity in map(jax.device_get, blocks):
         for i in np.flatnonzero((batch.weight_BxR > 0).any(1)):
             problem, row, hard = (jax.tree.map(lambda a, i=i: a[i], x) for x in (problems, batch, complexity))
             yield _example(cfg, problem, row, difficulty_B[i], hard)
@@ -64,13 +62,13 @@ def _example(cfg, problem, row, difficulty, complexity) -> dict:
 def _train_blocks(cfg: Config, train_size: int):
     """What training steps 0, 1, 2, ... see, at least `train_size` problems."""
     seed, rows, capacity = jnp.int32(cfg.first_seed), jnp.arange(batches.size(cfg)), _capacity(cfg)
-    data = cfg.split.prepare(cfg.task, seed)
+    data = jax.jit(lambda: cfg.split.prepare(cfg.task, seed))()
 
     @jax.jit
     def block(step):
         difficulty = batches.difficulty(cfg, step, rows)
-        made = batches.train_batch(cfg, data, seed, step, rows, difficulty, capacity)
-        return *made, jnp.broadcast_to(difficulty, rows.shape)
+        problems, batch = batches.train_batch(cfg, data, seed, step, rows, difficulty, capacity)
+        return problems, batch, jnp.broadcast_to(difficulty, rows.shape), jax.vmap(cfg.task.complexity)(problems)
 
     return map(block, jnp.arange(-(-train_size // len(rows))))
 
@@ -78,12 +76,13 @@ def _train_blocks(cfg: Config, train_size: int):
 def _test_blocks(cfg: Config, part: str):
     """What evaluation scores."""
     seed, capacity = jnp.int32(cfg.first_seed), _capacity(cfg)
-    data = cfg.split.prepare(cfg.task, seed)
+    data = jax.jit(lambda: cfg.split.prepare(cfg.task, seed))()
 
     @jax.jit
     def block(difficulty, i):
-        made = batches.test_batch(cfg, data, seed, part, i, difficulty, capacity)
-        return *made, jnp.broadcast_to(difficulty, (cfg.test_size,))
+        problems, batch = batches.test_batch(cfg, data, seed, part, i, difficulty, capacity)
+        difficulty_B = jnp.broadcast_to(difficulty, (cfg.test_size,))
+        return problems, batch, difficulty_B, jax.vmap(cfg.task.complexity)(problems)
 
     for difficulty in cfg.split.difficulties(cfg.task, part):
         for i in range(cfg.split.blocks(cfg.task, part, cfg.test_size)):

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import math
 import os
 import pathlib
 import platform
@@ -63,7 +64,8 @@ class Records:
 
     def append(self, rows: list[dict]) -> None:
         """Adds rows and, seed by seed, their scores as TensorBoard scalars."""
-        self.rows_file.write("".join(json.dumps(row) + "\n" for row in rows))
+        finite = ({k: None if v != v or v in (math.inf, -math.inf) else v for k, v in row.items()} for row in rows)
+        self.rows_file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in finite))
         self.rows_file.flush()
         for row in rows:
             where = f"{row['split']}/{row['difficulty']}" if row["difficulty"] else row["split"]
