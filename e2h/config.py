@@ -187,7 +187,8 @@ def parse_all(argv: list[str], *bases: Component) -> tuple[Component, ...]:
     try:
         stray = parser(argv)[1:]
     except flags.Error as error:
-        raise Refused(" ".join(str(error).split())) from None
+        sentence = " ".join(str(error).split())
+        raise Refused(sentence if sentence.endswith(("?", ".")) else sentence + ".") from None
     if stray:
         raise Refused(f"Stray argument {stray[0]!r}; settings are given as --name=value.")
     changed = tuple(_rebuilt(base, parser) for base in bases)

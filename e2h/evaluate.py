@@ -57,7 +57,7 @@ def _block(config, part, capacity, data, seed, params, difficulty, block):
         said_BxR = decode.generate(config, params, batch)
         counts_BxR = batch.weight_BxR > 0
         exact_B = ((said_BxR == batch.target_BxR) | ~counts_BxR).all(1) & counts_BxR.any(1)
-        total = total._replace(exact=exact_B.sum(dtype=jnp.float32))
+        total = total._replace(exact=exact_B.sum(dtype=jnp.int32))
     weight_B = (batch.weight_BxR > 0).any(1)
     complexity = jax.vmap(config.task.complexity)(problems)
     complexity = jax.tree.map(lambda c: jnp.where(weight_B, c, 0).sum(dtype=jnp.float32), complexity)

@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 COLORS = ("#3366aa", "#cc5533", "#228866", "#885599", "#aa8800", "#777777")
-DASHES = ("-", "--", ":", "-.")
+GREY = "#999999"
 FEW = 5  # with fewer seeds than this a figure says so
 
 
@@ -36,6 +36,8 @@ def accuracy_over_steps(axis: Axes, rows: pd.DataFrame, split: str, color: str, 
     wide = (sums["exact"] / sums["problems"]).unstack("seed")
     wide.index = np.maximum(wide.index, 1)
     seeds_and_median(axis, wide, color, label, style)
+    chance = rows[rows["split"] == split].groupby("step")["chance"].mean()
+    axis.plot(np.maximum(chance.index, 1), chance, color=GREY, linestyle=":", linewidth=1.2)
     axis.set(xscale="log", ylim=(-0.03, 1.03), xlabel="step", ylabel="exact match")
 
 
@@ -46,7 +48,7 @@ def accuracy_over_difficulty(axis: Axes, rows: pd.DataFrame, color: str, label: 
     wide = (rows["exact"] / rows["problems"]).groupby([rows["difficulty"], rows["seed"]]).mean().unstack("seed")
     seeds_and_median(axis, wide, color, label)
     chance = rows.groupby("difficulty")["chance"].first()
-    axis.plot(chance.index, chance, color="#999999", linestyle=":", linewidth=1.2)
+    axis.plot(chance.index, chance, color=GREY, linestyle=":", linewidth=1.2)
     axis.set(ylim=(-0.03, 1.03), ylabel="exact match")
 
 

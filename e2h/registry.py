@@ -4,6 +4,7 @@ A component is a frozen dataclass. Its fields are its settings (typed, range-che
 are pure functions, so a component is hashable, comparable, and can be a static argument of a jitted function.
 """
 
+import abc
 import dataclasses
 import difflib
 import functools
@@ -37,7 +38,7 @@ def setting(default, help: str, *, low=None, high=None, choices=()) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Component:
+class Component(abc.ABC):  # noqa: B024 - the kinds say which methods are abstract
     """Base of everything that a flag can name. Subclasses add fields by `setting` and say their `kind`."""
 
     kind: ClassVar[str] = ""

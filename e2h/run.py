@@ -1,6 +1,7 @@
 """The host loop: resume, chunk, record, evaluate, checkpoint. The only place with signals, progress and files."""
 
 import contextlib
+import math
 import pathlib
 import signal
 import sys
@@ -94,9 +95,10 @@ class _Loop:
             step = stop
             if step % self.config.evaluate_every == 0 or step == self.config.steps:
                 self.evaluate(step, state.params)
-            if step % self.config.checkpoint_every == 0 or step == self.config.steps or self.asked_to_stop():
+            stopping = self.asked_to_stop() and step < self.config.steps  # asked once: it may come at any moment
+            if step % self.config.checkpoint_every == 0 or step == self.config.steps or stopping:
                 self.save(step, state)
-            if self.asked_to_stop() and step < self.config.steps:
+            if stopping:
                 raise Stopped(f"SIGTERM: saved at step {step}; the same command continues.")
 
     def begin(self):
@@ -176,10 +178,9 @@ class _Loop:
             row |= {"problems": score.problems, "exact": score.exact, "reads": score.reads, right: score.right}
             row["loss"] = score.loss
         if difficulty:
-            row |= {
-                "chance": self.config.task.chance(difficulty),
-                "distinct": float(self.config.task.distinct(difficulty)),
-            }
+            distinct = self.config.task.distinct(difficulty)
+            row |= {"chance": self.config.task.chance(difficulty)}
+            row |= {"distinct": float(distinct) if distinct.bit_length() < 1024 else math.inf}
         return row | more
 
 

@@ -76,7 +76,7 @@ def step(config: Config, state: State, batch: Batch, axis: str | None = None):
         gradient, total = jax.grad(summed_loss, has_aux=True)(params)
         if axis:
             gradient, total = jax.lax.psum((gradient, total), axis)
-        return total, jax.tree.map(lambda g: g / jnp.maximum(total.reads, 1), gradient)
+        return total, jax.tree.map(lambda g: g / jnp.maximum(total.reads, 1).astype(g.dtype), gradient)
 
     with jax.default_matmul_precision(config.precision):  # backward passes and matrix-valued optimizers as well
         total, gradient = config.gradient(gradient_at, state.params)
@@ -112,5 +112,5 @@ def chunk(config: Config, data, seed, state: State, stop, axis: str | None = Non
         broken_at = jnp.where(finite, totals.broken_at, jnp.minimum(totals.broken_at, now))
         return state, Totals(jax.tree.map(jnp.add, totals.score, score), broken_at)
 
-    nothing = Totals(Score(*[jnp.float32(0)] * len(Score._fields)), jnp.int32(NEVER))
+    nothing = Totals(Score(*[jnp.int32(0)] * 4, jnp.float32(0)), jnp.int32(NEVER))
     return jax.lax.fori_loop(state.step, stop, body, (state, nothing))

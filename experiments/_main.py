@@ -8,6 +8,7 @@ An experiment is a module with
 """
 
 import dataclasses
+import os
 import pathlib
 import pkgutil
 import shlex
@@ -17,7 +18,7 @@ from typing import ClassVar
 import pandas as pd
 
 import experiments
-from e2h import claims, config, figures, records
+from e2h import claims, config, figures, parallel, records
 from e2h.registry import Component, Refused, setting
 from e2h.run import AGAIN, Broken, Stopped, run
 
@@ -74,12 +75,11 @@ def launch(module, argv: list[str]) -> pathlib.Path:
     arms = module.arms(chosen)
     for arm in arms.values():
         arm.check()
+        parallel.check_devices(arm)
     directories = {arm: pathlib.Path(options.runs) / name / config.digest(c) for arm, c in arms.items()}
     outcome = _outcome(name, chosen == base, chosen, options)
-    try:
-        outcome.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refused(f"Cannot write the outcome to {outcome}: {error.strerror or error}.") from None
+    for directory in (outcome, *directories.values()):
+        _check_writable(directory)
     rows = [run(c, directories[arm], f"{name} {arm}").assign(arm=arm) for arm, c in arms.items()]
     command = shlex.join(["python", "-m", f"experiments.{name}", *argv[1:]])
     judged = claims.document(
@@ -93,6 +93,13 @@ def launch(module, argv: list[str]) -> pathlib.Path:
     return outcome
 
 
+def _check_writable(directory: pathlib.Path) -> None:
+    """Refuses what could not be made, without making it."""
+    there = next(p for p in (directory.absolute(), *directory.absolute().parents) if p.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise Refused(f"Cannot write to {directory}: {there} is no directory that may be written to.")
+
+
 def _outcome(name: str, as_it_stands: bool, chosen, options: Options) -> pathlib.Path:
     if options.results != "auto":
         return pathlib.Path(options.results) / name / options.scale
@@ -103,6 +110,7 @@ def _outcome(name: str, as_it_stands: bool, chosen, options: Options) -> pathlib
 
 def write(module, directory: pathlib.Path, rows: pd.DataFrame, judged: dict) -> None:
     """figure.png, claims.json and rows.csv."""
+    directory.mkdir(parents=True, exist_ok=True)
     stored = store(rows)
     stored.to_csv(directory / "rows.csv", index=False, float_format="%.6g")
     figures.save(module.figure(stored), directory / "figure.png")

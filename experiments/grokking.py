@@ -54,9 +54,9 @@ def base(scale: str, argv: list[str]) -> Config:
         optimizer=AdamW(learning_rate=0.01),
         batch_size=WHOLE,
         test_size=8192,
-        steps=80_000 if paper else 800,
-        record_every=5,
-        evaluate_every=100 if paper else 5,
+        steps=80_000 if paper else 700,
+        record_every=10,
+        evaluate_every=100 if paper else 10,
         measures=("weight_norm", "softmax_collapse", "zero_loss"),
     )
 

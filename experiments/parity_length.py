@@ -42,7 +42,7 @@ def base(scale: str, argv: list[str]) -> Config:
         model=RNN(width=256 if paper else 64),
         optimizer=AdamW(learning_rate=3e-4 if paper else 1e-3, clip_norm=1.0),
         seeds=10 if paper else 5,
-        steps=1_000_000 if paper else 4000,
+        steps=1_000_000 if paper else 3000,
         record_every=100,
         evaluate_every=10_000 if paper else 1000,
         checkpoint_every=10_000 if paper else 1000,

@@ -15,6 +15,7 @@ import numpy as np
 from e2h import figures
 from e2h.claims import Claim, score, verdict
 from e2h.config import Config
+from e2h.curricula.uniform import Uniform
 from e2h.layouts.tagging import Tagging
 from e2h.models.transformer import Transformer
 from e2h.optimizers.adamw import AdamW
@@ -34,14 +35,15 @@ def base(scale: str, argv: list[str]) -> Config:
     paper = scale == "paper"
     return Config(
         task=PointerChasing(names=24, flags=12) if paper else PointerChasing(names=17, flags=8),
-        split=Complexity(train_max=4, test_max=10) if paper else Complexity(train_max=4, test_max=8),
+        split=Complexity(train_max=4, test_max=10) if paper else Complexity(train_max=3, test_max=8),
         layout=Tagging(),
         position=Learned(max_length=64),
         model=Transformer(width=64, layers=4, heads=4, causal=False),
+        curriculum=Uniform(mixed=True),
         optimizer=AdamW(learning_rate=1e-3),
         batch_size=256,
         seeds=5 if paper else 3,
-        steps=40_000 if paper else 4000,
+        steps=40_000 if paper else 3500,
         record_every=50,
         evaluate_every=500,
         checkpoint_every=500,

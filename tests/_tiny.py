@@ -3,7 +3,11 @@
 import dataclasses
 import functools
 
-from e2h import parallel
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from e2h import parallel, train
 from e2h.config import Config
 from e2h.layouts.query import Query
 from e2h.models.mlp import MLP
@@ -27,11 +31,39 @@ LENGTH = Config(
 )
 
 replace = dataclasses.replace
-init = functools.cache(parallel.init)  # no program donates its inputs, so one state serves many tests
-prepare = functools.cache(parallel.prepare)
 
 
-def train(config: Config, *stops: int):
+def seed_of(tree, k: int):
+    """One seed's part of what has a leading seed axis."""
+    return jax.tree.map(lambda a: a[k], tree)
+
+
+def init(config: Config) -> train.State:
+    """A population's first state. Its numbers are NumPy's: drawing them in JAX would compile a program per network."""
+    shapes = jax.eval_shape(lambda seed: train.init(config, seed).params, 0)
+
+    def draw(shape):
+        each = [np.random.default_rng(seed).normal(0, 0.5, shape.shape) for seed in config.seed_range]
+        return jnp.array(np.stack(each), shape.dtype)
+
+    params = jax.tree.map(draw, shapes)
+    return train.State(params, jax.vmap(train.optimizer(config).init)(params), jnp.int32(0))
+
+
+_prepare = functools.cache(parallel.prepare)
+
+
+def prepare(config: Config):
+    return _prepare(Config(task=config.task, split=config.split, seeds=config.seeds, first_seed=config.first_seed))
+
+
+def start_without_compiling(patch) -> None:
+    """Lets runs begin from the states above (`patch` is a MonkeyPatch)."""
+    patch.setattr(parallel, "init", init)
+    patch.setattr(parallel, "prepare", prepare)
+
+
+def trained(config: Config, *stops: int):
     """(state, [totals of each chunk]) after chunks that end at `stops`."""
     state, totals = init(config), []
     for stop in stops:

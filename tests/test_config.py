@@ -215,5 +215,5 @@ class Plot(registry.Component):
 def test_one_command_line_sets_several_components():
     config, plot = configs.parse_all([PROGRAM, "--width=5", "--task=parity", "--seeds=2"], Config(), Plot())
     assert (plot, config.task.name, config.seeds) == (Plot(5), "parity", 2)
-    with pytest.raises(Refused, match="widht.*width"):
+    with pytest.raises(Refused, match=r"widht.*width"):
         configs.parse_all([PROGRAM, "--widht=5"], Config(), Plot())

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _instances import draw, examples, instances, label, take
+from _instances import BLOCK, draw, examples, instances, label, quick_jit, take
 
 from e2h import registry
 from e2h.registry import Refused
@@ -22,8 +22,8 @@ from e2h.tasks.permutation import PRODUCTS, Permutation
 from e2h.tasks.pointer_chasing import PointerChasing
 
 LONG = 500  # the longest difficulty tried
-DRAWS = 1000
-every_task = pytest.mark.parametrize("task", instances(), ids=label)
+DRAWS = BLOCK
+every_task = pytest.mark.parametrize("task", list(instances()), ids=label)
 every_example = pytest.mark.parametrize(
     "task, prompt, answer",
     [
@@ -36,6 +36,11 @@ every_example = pytest.mark.parametrize(
 
 def hardest(task):
     return min(task.highest, LONG)
+
+
+def small(task):
+    """A capacity for the tests that need no long problems."""
+    return min(task.lowest + 7, task.highest)
 
 
 @functools.cache
@@ -51,12 +56,19 @@ def words_of(task, problems):
     prompt_vocabulary = np.array([*task.prompt_vocabulary, ""], object)  # BLANK is the last
     prompts_NxP = prompt_vocabulary[problems.prompt_PxC].sum(-1)
     answers_NxA = np.array(task.answer_vocabulary, object)[problems.answer_A]
-    for prompt, p, answer, a in zip(prompts_NxP, problems.prompt_length, answers_NxA, problems.answer_length, strict=True):
+    for prompt, p, answer, a in zip(
+        prompts_NxP, problems.prompt_length, answers_NxA, problems.answer_length, strict=True
+    ):
         yield list(prompt[:p]), list(answer[:a])
 
 
+@functools.cache
+def canonical(task):
+    return quick_jit(jax.vmap(task.canonical))
+
+
 def canonical_of(task, problems):
-    return np.asarray(jax.jit(jax.vmap(task.canonical))(problems))
+    return np.asarray(canonical(task)(problems))
 
 
 def distinct_rows(array):
@@ -70,9 +82,9 @@ def test_oracle_gives_the_answer_of_every_example(task, prompt, answer):
     assert set(task.oracle(words)) <= set(task.answer_vocabulary)
 
 
-@every_task
-def test_task_has_an_example_with_its_defaults(task):
-    assert any(not settings for *_, settings in examples(type(task))) or task != type(task)() or task.EXAMPLES
+@pytest.mark.parametrize("name", registry.names("task"))
+def test_every_task_has_examples(name):
+    assert examples(registry.load("task", name))
 
 
 @every_task
@@ -93,7 +105,9 @@ def test_samples_fill_arrays_of_the_promised_shape_with_known_tokens(task):
     assert x.prompt_PxC.shape == (DRAWS, p, task.channels) and x.answer_A.shape == (DRAWS, a)
     assert x.place_P.shape == (DRAWS, p) and x.at_A.shape == (DRAWS, a)
     assert all(field.dtype == np.int32 for field in x)
-    inside_NxP, inside_NxA = (np.arange(n) < length[:, None] for n, length in ((p, x.prompt_length), (a, x.answer_length)))
+    inside_NxP, inside_NxA = (
+        np.arange(n) < length[:, None] for n, length in ((p, x.prompt_length), (a, x.answer_length))
+    )
     assert x.prompt_length.min() >= 1 and x.prompt_length.max() == p
     assert x.answer_length.min() >= 1 and x.answer_length.max() == a
     tokens = x.prompt_PxC[inside_NxP]
@@ -107,18 +121,21 @@ def test_samples_fill_arrays_of_the_promised_shape_with_known_tokens(task):
 
 @every_task
 def test_a_key_gives_the_same_problem_at_every_capacity_that_holds_it(task):
-    small = min(task.lowest + 5, task.highest)
-    difficulty_N = task.lowest + np.arange(DRAWS) % (small - task.lowest + 1)
-    reference, *others = (draw(task, difficulty_N, c) for c in (small, min(small + 1, task.highest), hardest(task)))
-    p, a = task.shape(small)
-    inside_NxP, inside_NxA = (np.arange(n) < m[:, None] for n, m in ((p, reference[1]), (a, reference[3])))
-    for x in others:
-        for field, ours in reference._asdict().items():
-            theirs = getattr(x, field)
-            if ours.ndim > 1:
-                inside = inside_NxP if "_P" in field else inside_NxA
-                ours, theirs = ours[inside], theirs[:, : ours.shape[1]][inside]
-            np.testing.assert_array_equal(ours, theirs)
+    if task.shape(small(task)) == task.shape(hardest(task)):
+        key = jax.random.key(0)
+        one, other = (jax.make_jaxpr(lambda d, c=c: task.sample(key, d, c))(1) for c in (small(task), hardest(task)))
+        assert str(one) == str(other)
+        return
+    difficulty_N = task.lowest + np.arange(DRAWS) % (small(task) - task.lowest + 1)
+    ours, theirs = (draw(task, difficulty_N, capacity) for capacity in (small(task), hardest(task)))
+    p, a = task.shape(small(task))
+    inside_NxP, inside_NxA = (np.arange(n) < m[:, None] for n, m in ((p, ours.prompt_length), (a, ours.answer_length)))
+    for field in ours._fields:
+        one, other = getattr(ours, field), getattr(theirs, field)
+        if one.ndim > 1:
+            inside = inside_NxP if "_P" in field else inside_NxA
+            one, other = one[inside], other[:, : one.shape[1]][inside]
+        np.testing.assert_array_equal(one, other)
 
 
 @every_task
@@ -132,14 +149,14 @@ def test_what_stands_beyond_a_length_is_never_looked_at(task):
         place_P=np.where(inside_NxP, x.place_P, 7),
         at_A=np.where(inside_NxA, x.at_A, 7),
     )
-    of = jax.jit(jax.vmap(lambda x: (task.canonical(x), task.complexity(x))))
+    of = quick_jit(jax.vmap(lambda x: (task.canonical(x), task.complexity(x))))
     jax.tree.map(np.testing.assert_array_equal, of(x), of(other))
 
 
 @every_task
 def test_difficulty_moves_its_axis_and_no_longer_prompt_unless_that_is_the_axis(task):
     difficulty_N, problems = drawn(task)
-    complexity = jax.device_get(jax.jit(jax.vmap(task.complexity))(problems))
+    complexity = jax.device_get(quick_jit(jax.vmap(task.complexity))(problems))
     assert (complexity.length == problems.prompt_length).all()
     order = np.argsort(difficulty_N, kind="stable")
     rises = np.diff(getattr(complexity, task.axis)[order])[np.diff(difficulty_N[order]) > 0]
@@ -157,7 +174,7 @@ def test_no_answer_that_ignores_the_prompt_beats_chance(task, above_lowest):
     if isinstance(task, TableTask):
         counts = collections.Counter(task.table().answer_A[:, 0].tolist())
         assert chance == max(counts.values()) / task.size
-    x = draw(task, np.full(n, difficulty), difficulty)
+    x = draw(task, np.full(n, difficulty), small(task))
     answers = np.where(np.arange(x.answer_A.shape[1]) < x.answer_length[:, None], x.answer_A, -1)
     best = np.unique(answers, axis=0, return_counts=True)[1].max() / n
     # The commonest of many answers: more than the 3 standard errors of a single one.
@@ -168,7 +185,7 @@ def test_no_answer_that_ignores_the_prompt_beats_chance(task, above_lowest):
 def test_answers_of_one_difficulty_are_of_one_length_if_the_layout_shows_it(task):
     if set(task.layouts) - {"causal"}:
         for difficulty in {task.lowest, min(task.lowest + 2, task.highest)}:
-            assert len(set(draw(task, np.full(DRAWS, difficulty), min(task.lowest + 2, task.highest)).answer_length)) == 1
+            assert len(set(draw(task, np.full(DRAWS, difficulty), small(task)).answer_length)) == 1
 
 
 def meaning(task, prompt):
@@ -184,31 +201,26 @@ def meaning(task, prompt):
 
 SMALL = [Parity(), EvenPairs(), Addition(), Addition(zero_pad=True, reverse=True), Permutation(n=3)]
 SMALL += [Modular(p=7, op=op) for op in ("add", "divide", "subtract")]
-SMALL += [PointerChasing(names=3, flags=3), PointerChasing(names=4, flags=2)]
+SMALL += [PointerChasing(names=4, flags=3)]
 SMALL += [PointerChasing(names=7, flags=3, cycle="counting")]
 
 
 @pytest.mark.parametrize("task", SMALL, ids=label)
 def test_canonical_forms_are_equal_for_twins_only(task):
     for difficulty in range(task.lowest, min(task.highest, 4) + 1):
-        problems = draw(task, np.full(DRAWS, difficulty), difficulty)
+        problems = draw(task, np.full(DRAWS, difficulty), small(task))
         ours = [tuple(row) for row in canonical_of(task, problems).tolist()]
         theirs = [meaning(task, prompt) for prompt, _ in words_of(task, problems)]
         assert len(set(ours)) == len(set(theirs)) == len(set(zip(ours, theirs, strict=True)))
 
 
-def twins_and_answers(task, difficulty):
-    """Whether twins of many problems have equal answers."""
-    answers = collections.defaultdict(set)
-    for prompt, answer in words_of(task, draw(task, np.full(DRAWS, difficulty), difficulty)):
-        answers[meaning(task, prompt)].add(tuple(answer))
-    return answers
-
-
 @pytest.mark.parametrize("task", SMALL, ids=label)
 def test_twins_have_the_same_answer(task):
-    difficulty = min(task.highest, task.lowest + 1)
-    assert all(len(found) == 1 for found in twins_and_answers(task, difficulty).values())
+    answers = collections.defaultdict(set)
+    problems = draw(task, np.full(DRAWS, task.lowest), small(task))
+    for prompt, answer in words_of(task, problems):
+        answers[meaning(task, prompt)].add(tuple(answer))
+    assert len(answers) < DRAWS and all(len(found) == 1 for found in answers.values())
 
 
 @pytest.mark.parametrize(
@@ -224,19 +236,16 @@ def test_twins_have_the_same_answer(task):
         (Modular(p=11, op="divide"), 1, 110),
         (Modular(p=10, op="divide"), 1, 40),
         (Permutation(n=3), 1, 36),
-        (PointerChasing(names=3, flags=3), 1, 6),
         (PointerChasing(names=4, flags=3), 1, 24),
-        (PointerChasing(names=5, flags=3), 2, 120),
-        (PointerChasing(names=5, flags=3, cycle="counting"), 2, 5),
+        (PointerChasing(names=7, flags=3, cycle="counting"), 2, 7),
     ],
 )
 def test_distinct_counts_the_problems_that_many_draws_find(task, difficulty, distinct):
     assert task.distinct(difficulty) == distinct
-    capacity = min(task.highest, 8) if distinct <= 512 else difficulty
-    problems = draw(task, np.full(20 * max(distinct, 512), difficulty), capacity)
-    forms = canonical_of(task, problems) if isinstance(task, PointerChasing) else problems.prompt_PxC[:, : 2 * difficulty + 1]
-    if not isinstance(task, PointerChasing):
-        forms = np.where((np.arange(forms.shape[1]) < problems.prompt_length[:, None])[..., None], forms, 0)
+    problems = draw(task, np.full(20 * distinct + 500, difficulty), small(task))
+    inside = np.arange(task.shape(small(task))[0]) < problems.prompt_length[:, None]
+    prompts = np.where(inside[..., None], problems.prompt_PxC, 0)
+    forms = canonical_of(task, problems) if isinstance(task, PointerChasing) else prompts
     assert distinct_rows(forms) == distinct
 
 
@@ -352,12 +361,12 @@ def test_a_table_holds_no_problem_twice_and_what_sample_gives(task):
 @pytest.mark.parametrize("zero_pad", [False, True])
 def test_addition_at_100_and_more_digits_agrees_with_python_integers(reverse, zero_pad):
     task = Addition(reverse=reverse, zero_pad=zero_pad)
-    problems = draw(task, 100 + np.arange(DRAWS) % 29, 128)
+    problems = draw(task, 100 + np.arange(DRAWS) % 401, LONG)
     lengths = collections.Counter()
     for i, (prompt, answer) in enumerate(words_of(task, problems)):
         first, second = "".join(prompt).split("+")
         written = "".join(answer[::-1] if reverse else answer)
-        assert len(first) == len(second) == 100 + i % 29
+        assert len(first) == len(second) == 100 + i % 401
         assert int(written) == int(first) + int(second)
         assert len(written) == len(first) + 1 if zero_pad else written[0] != "0" and first[0] != "0" != second[0]
         lengths[len(written) - len(first)] += 1
@@ -370,22 +379,31 @@ def digits(number, n):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 64, 500])
 def test_a_carry_runs_through_all_digits(n):
-    pairs = [(10**n - 1, 1), (1, 10**n - 1), (10**n - 1, 10**n - 1), (10**n - 1, 0), (int("5" * n), int("4" * n)), (0, 0)]
+    pairs = [
+        (10**n - 1, 1),
+        (1, 10**n - 1),
+        (10**n - 1, 10**n - 1),
+        (10**n - 1, 0),
+        (int("5" * n), int("4" * n)),
+        (0, 0),
+    ]
     pairs += [(int("4" * (n - 1) + "5"), int("5" * n))]
-    a, b, total = (np.stack(v) for v in zip(*((digits(x, n), digits(y, n), digits(x + y, n + 1)) for x, y in pairs), strict=True))
-    np.testing.assert_array_equal(jax.jit(jax.vmap(_add))(a, b), total)
+    a, b, total = (
+        np.stack(v) for v in zip(*((digits(x, n), digits(y, n), digits(x + y, n + 1)) for x, y in pairs), strict=True)
+    )
+    np.testing.assert_array_equal(quick_jit(jax.vmap(_add))(a, b), total)
 
 
 def test_every_sum_of_two_digit_numbers_is_right():
     a, b = (v.ravel() for v in np.meshgrid(np.arange(100), np.arange(100)))
-    sums = jax.jit(jax.vmap(_add))(np.stack([a % 10, a // 10], 1), np.stack([b % 10, b // 10], 1))
+    sums = quick_jit(jax.vmap(_add))(np.stack([a % 10, a // 10], 1), np.stack([b % 10, b // 10], 1))
     np.testing.assert_array_equal(sums @ np.array([1, 10, 100]), a + b)
 
 
 @pytest.mark.parametrize("zero_pad", [False, True])
 def test_operands_are_uniform(zero_pad):
     n, low = 20_000, 0 if zero_pad else 10
-    prompts = draw(Addition(zero_pad=zero_pad), np.full(n, 2), 2).prompt_PxC[..., 0]
+    prompts = draw(Addition(zero_pad=zero_pad), np.full(n, 2), 8).prompt_PxC[..., 0]
     for first in (0, 3):
         counts = np.bincount(prompts[:, first] * 10 + prompts[:, first + 1], minlength=100)
         assert counts[:low].sum() == 0
@@ -448,7 +466,8 @@ def test_neither_the_order_of_the_table_nor_the_places_of_the_flags_tell_anythin
     where_is_answer = (names == x.answer_A).argmax(1)
     assert chi_square(np.bincount(where_is_start, minlength=8)) < 6
     assert chi_square(np.bincount(where_is_answer, minlength=8)) < 6
-    assert chi_square(np.bincount((hops @ (1 << np.arange(6))), minlength=64)[[3, 5, 6, 9, 10, 12, 17, 18, 20, 24, 33, 34, 36, 40, 48]]) < 6  # fmt: skip
+    pairs_of_hops = [(1 << i) + (1 << j) for i, j in itertools.combinations(range(6), 2)]
+    assert chi_square(np.bincount(hops @ (1 << np.arange(6)), minlength=64)[pairs_of_hops]) < 6
 
 
 def test_reordering_table_and_flags_changes_no_canonical_form():

@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import LENGTH, TABLE, init, prepare, replace, train
+from _tiny import LENGTH, TABLE, init, prepare, replace, seed_of, trained
 
-from e2h import batches, parallel, rng
-from e2h import train as training
+from e2h import batches, evaluate, parallel, train
 from e2h.models.mlp import MLP
 from e2h.optimizers.sgd import SGD
 from e2h.splits import TRAIN
@@ -17,173 +16,158 @@ from e2h.splits.length import Length
 from e2h.tasks.modular import Modular
 
 CONFIGS = pytest.mark.parametrize("config", [TABLE, LENGTH], ids=["table", "length"])
-seed_of = lambda tree, k: jax.tree.map(lambda a: a[k], tree)
+
+
+def lengths_drawn(config, steps):
+    """The lengths of the first steps; no seed enters."""
+    return np.asarray(
+        jax.jit(jax.vmap(lambda step: batches.difficulty(config, step, jnp.arange(2))))(jnp.arange(steps))
+    )
 
 
 @CONFIGS
 @pytest.mark.parametrize("size", [1, 7])
 def test_the_size_of_chunks_changes_no_bit(config, size):
-    chunked, totals = train(config, *range(size, 20, size), 20)
-    whole, (total,) = train(config, 20)
+    chunked, totals = trained(config, *range(size, 20, size), 20)
+    whole, (total,) = trained(config, 20)
     chex.assert_trees_all_equal(chunked, whole, strict=True)
     summed = jax.tree.map(lambda *parts: sum(parts), *[t.score for t in totals])
-    for name in ("problems", "exact", "reads", "right"):
-        np.testing.assert_array_equal(getattr(summed, name), getattr(total.score, name))
+    chex.assert_trees_all_equal(summed[:4], total.score[:4])  # counts
     np.testing.assert_allclose(summed.loss, total.score.loss, rtol=1e-6)
 
 
 def test_totals_count_every_problem_of_every_step():
-    score = train(TABLE, 20)[1][0].score
+    score = trained(TABLE, 20)[1][0].score
     np.testing.assert_array_equal(score.problems, [20 * TABLE.batch_size] * 2)
-    assert ((score.exact >= 0) & (score.exact <= score.problems)).all() and (score.reads == score.problems).all()
+    np.testing.assert_array_equal(score.reads, score.problems)
+    assert ((0 < score.exact) & (score.exact <= score.problems) & (score.exact == score.right)).all()
 
 
 @CONFIGS
 def test_a_seed_of_a_population_equals_the_seed_trained_alone(config):
-    together, (total,) = train(config, 20)
-    alone, (total_alone,) = train(replace(config, seeds=1, first_seed=1), 20)
-    for name in ("params", "opt_state"):
-        of_two, of_one = seed_of(getattr(together, name), 1), seed_of(getattr(alone, name), 0)
-        chex.assert_trees_all_close(of_two, of_one, atol=1e-6, rtol=0)
-    assert total.score.problems[1] == total_alone.score.problems[0]  # as many were drawn, so the lengths were the same
+    alone_config = replace(config, seeds=1, first_seed=1)
+    together, (total,) = trained(config, 20)
+    alone, (total_alone,) = trained(alone_config, 20)
+    chex.assert_trees_all_close(seed_of(together[:2], 1), seed_of(alone[:2], 0), atol=1e-6, rtol=0)
+    assert total.score.problems[1] == total_alone.score.problems[0]  # as many were drawn: the lengths were the same
 
 
-def test_seeds_differ():
-    one, other = (seed_of(train(TABLE, 20)[0].params, k) for k in (0, 1))
-    assert all((a != b).any() for a, b in zip(*map(jax.tree.leaves, (one, other)), strict=True))
+def test_a_seed_starts_as_it_does_alone():
+    alone = replace(TABLE, seeds=1, first_seed=1)
+    chex.assert_trees_all_equal(seed_of(parallel.init(TABLE)[:2], 1), seed_of(parallel.init(alone)[:2], 0))
+    chex.assert_trees_all_equal(seed_of(prepare(TABLE), 1), seed_of(prepare(alone), 0))
 
 
-def test_seeds_of_a_population_meet_the_same_difficulties_and_other_problems():
-    sizes, known = batches.capacities(LENGTH, TRAIN), LENGTH.split.difficulties(LENGTH.task, TRAIN)
-    drawn = [int(training.shared_difficulty(LENGTH, jnp.int32(step), known, jnp.arange(4), 4)) for step in range(20)]
-    assert set(drawn) == set(known)
-    tokens = [batches.train_batch(LENGTH, (), seed, 3, jnp.arange(4), 6, sizes[-1]).tokens_BxLxC for seed in (0, 1)]
+def test_seeds_share_their_lengths_and_nothing_else():
+    assert set(lengths_drawn(LENGTH, 20)) == set(LENGTH.split.difficulties(LENGTH.task, TRAIN))
+    draw = jax.vmap(lambda seed: batches.train_batch(LENGTH, (), seed, 3, jnp.arange(4), 6, 6)[1].tokens_BxLxC)
+    tokens = jax.jit(draw)(jnp.arange(2))
     assert (tokens[0] != tokens[1]).any()
+    for leaf in jax.tree.leaves(trained(TABLE, 20)[0].params):
+        assert (leaf[0] != leaf[1]).any()
 
 
-@pytest.mark.parametrize("group", [2, 3])
-def test_groups_of_seeds_equal_the_whole_population(group):
-    config = replace(TABLE, seeds=4)  # 3 leaves a group of one
-    whole, groups = train(config, 20)[0], train(replace(config, seeds_per_program=group), 20)[0]
-    chex.assert_trees_all_close(whole, groups, atol=1e-6, rtol=0)
+@pytest.mark.parametrize("seeds, group", [(2, 1), (3, 2)], ids=["even", "uneven"])
+def test_groups_of_seeds_equal_the_whole_population(seeds, group):
+    groups = trained(replace(TABLE, seeds=seeds, seeds_per_program=group), 20)[0]
+    for first in range(seeds - 1):
+        whole = trained(replace(TABLE, first_seed=first), 20)[0]
+        of_groups = jax.tree.map(lambda a, f=first: a[f : f + 2], groups[:2])
+        chex.assert_trees_all_close(whole[:2], of_groups, atol=1e-6, rtol=0)
 
 
-def test_problems_of_weight_0_do_not_matter(monkeypatch):
-    make = batches.train_batch
+def test_problems_of_weight_0_do_not_matter():
+    state = train.State(*seed_of(init(TABLE)[:2], 0), jnp.int32(0))
+    data, rows = seed_of(prepare(TABLE), 0), jnp.arange(TABLE.batch_size)
 
-    def spoilt(extra, *args):
-        """The batch, and `extra` problems of weight 0 that would change everything."""
-        more = jax.tree.map(lambda a: jnp.concatenate([a, a[-1:].repeat(extra, 0)]), make(*args))
-        weight_BxR = more.weight_BxR.at[TABLE.batch_size :].set(0)
-        tokens, target = (jnp.concatenate([a[: TABLE.batch_size], a[TABLE.batch_size :] * 0 + 1]) for a in more[::4])
-        return more._replace(tokens_BxLxC=tokens, target_BxR=target, weight_BxR=weight_BxR)
-
-    state = training.State(seed_of(init(TABLE).params, 0), seed_of(init(TABLE).opt_state, 0), jnp.int32(0))
-
+    @functools.partial(jax.jit, static_argnums=0)
     def stepped(extra):
-        monkeypatch.setattr(batches, "train_batch", functools.partial(spoilt, extra))
-        step = lambda state: training.step(TABLE, seed_of(prepare(TABLE), 0), 0, state, jnp.arange(5), 1, 1, None)
-        return jax.jit(step)(state)
+        """A step on a batch and `extra` problems of weight 0, all alike, which would pull hard."""
+        _, batch = batches.train_batch(TABLE, data, 0, 0, rows, 1, 1)
+        more = jax.tree.map(lambda a: jnp.concatenate([a, jnp.ones((extra, *a.shape[1:]), a.dtype)]), batch)
+        more = more._replace(weight_BxR=more.weight_BxR.at[TABLE.batch_size :].set(0))
+        return train.step(TABLE, state, more)
 
-    (pure, total, _), (mixed, total_mixed, finite) = stepped(0), stepped(3)
-    chex.assert_trees_all_close(pure, mixed, atol=1e-7, rtol=0)
-    chex.assert_trees_all_close(total, total_mixed, rtol=1e-6)
-    assert finite
+    chex.assert_trees_all_close(stepped(0), stepped(20), atol=1e-6, rtol=0)
 
 
 def test_steps_equal_sgd_written_by_hand_in_float64():
-    rate, momentum, decay, clip = 0.5, 0.9, 0.1, 0.2
-    config = replace(
-        TABLE,
-        task=Modular(op="subtract", p=5),
-        model=MLP(hidden=(4,)),
-        optimizer=SGD(learning_rate=rate, momentum=momentum, weight_decay=decay, clip_norm=clip),
-        seeds=1,
-    )
-    data, state = seed_of(prepare(config), 0), init(config)
-    w1, w2 = (np.float64(state.params[name]["kernel"] if name != "input" else state.params[name])[0] for name in ("input", "Dense_0"))
-    m1, m2 = np.zeros_like(w1), np.zeros_like(w2)
-    clipped = 0
-    for step in range(5):
-        batch = batches.train_batch(config, data, 0, step, jnp.arange(5), 1, 1)
-        x = np.eye(5)[np.asarray(batch.tokens_BxLxC[:, :, 0])].reshape(5, 10)
-        pre = x @ w1
-        h = np.maximum(pre, 0)
-        z = h @ w2
-        p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
-        dz = (p - np.eye(5)[np.asarray(batch.target_BxR[:, 0])]) / 5
-        g2, g1 = h.T @ dz, x.T @ (dz @ w2.T * (pre > 0))
-        norm = np.sqrt((g1**2).sum() + (g2**2).sum())
-        clipped += norm > clip
-        g1, g2 = (g * min(1, clip / norm) for g in (g1, g2))
-        m1, m2 = momentum * m1 + g1, momentum * m2 + g2
+    rate, momentum, decay, clip, rows, p = 0.5, 0.9, 0.1, 0.2, 5, 5
+    sgd = SGD(learning_rate=rate, momentum=momentum, weight_decay=decay, clip_norm=clip)
+    config = replace(TABLE, task=Modular(op="subtract", p=p), model=MLP(hidden=(4,)), optimizer=sgd, seeds=1)
+    data, params = seed_of(prepare(config), 0), seed_of(init(config).params, 0)
+    draw = jax.vmap(lambda step: batches.train_batch(config, data, 0, step, jnp.arange(rows), 1, 1)[1])
+    batch = jax.jit(draw)(jnp.arange(5))
+    w1, w2 = np.float64(params["input"]), np.float64(params["Dense_0"]["kernel"])
+    m1, m2, norms = 0, 0, []
+    for tokens, target in zip(batch.tokens_BxLxC, batch.target_BxR, strict=True):
+        x_BxI = np.eye(p)[np.asarray(tokens)[:, :, 0]].reshape(rows, 2 * p)
+        before_BxD = x_BxI @ w1
+        h_BxD = np.maximum(before_BxD, 0)
+        exp_BxV = np.exp(h_BxD @ w2)
+        dz_BxV = (exp_BxV / exp_BxV.sum(1, keepdims=True) - np.eye(p)[np.asarray(target)[:, 0]]) / rows
+        g1, g2 = x_BxI.T @ (dz_BxV @ w2.T * (before_BxD > 0)), h_BxD.T @ dz_BxV
+        norms.append(np.sqrt((g1**2).sum() + (g2**2).sum()))
+        m1, m2 = (momentum * m + g * min(1, clip / norms[-1]) for m, g in ((m1, g1), (m2, g2)))
         w1, w2 = w1 - rate * (m1 + decay * w1), w2 - rate * (m2 + decay * w2)
-    params = seed_of(train(config, 5)[0].params, 0)
-    assert clipped > 0
-    np.testing.assert_allclose(params["input"], w1, atol=1e-6)
-    np.testing.assert_allclose(params["Dense_0"]["kernel"], w2, atol=1e-6)
+    assert max(norms) > clip
+    found = seed_of(trained(config, 5)[0].params, 0)
+    np.testing.assert_allclose(found["input"], w1, atol=1e-6)
+    np.testing.assert_allclose(found["Dense_0"]["kernel"], w2, atol=1e-6)
 
 
-def test_broken_at_is_the_first_step_that_is_not_finite():
-    config = replace(TABLE, optimizer=SGD(learning_rate=1e30))
-    _, singles = train(config, *range(1, 7))
-    _, (total,) = train(config, 6)
-    first = np.stack([t.broken_at for t in singles]).min(0)
-    assert (first < 6).all() and (first > 0).all()
-    np.testing.assert_array_equal(total.broken_at, first)
-    assert (train(TABLE, 20)[1][0].broken_at == training.NEVER).all()
+def test_broken_at_is_the_first_step_that_leaves_something_not_finite():
+    config = replace(TABLE, optimizer=SGD(learning_rate=1e8))
+    first = np.stack([total.broken_at for total in trained(config, *range(1, 21))[1]]).min(0)
+    assert ((0 < first) & (first < 20)).all()
+    np.testing.assert_array_equal(trained(config, 20)[1][0].broken_at, first)
 
 
-def test_a_loss_that_is_not_finite_is_broken_at_its_own_step():
+def test_one_broken_seed_breaks_no_other():
     state = init(TABLE)
     poisoned = state._replace(params=jax.tree.map(lambda a: a.at[1].set(jnp.inf), state.params))
     _, total = parallel.chunk(TABLE)(prepare(TABLE), parallel.seeds(TABLE), poisoned, 3)
-    assert total.broken_at.tolist() == [training.NEVER, 0]
+    assert total.broken_at.tolist() == [train.NEVER, 0]
 
 
-def test_lengths_to_128_are_one_program_of_no_more_shapes_than_buckets(monkeypatch, caplog):
+def test_100_chunks_over_128_lengths_are_one_program_of_no_more_shapes_than_buckets(monkeypatch, caplog):
     config = replace(LENGTH, split=Length(train_max=128, test_max=130), buckets=4, seeds=1, batch_size=2)
-    shapes, forward = [], training.forward
+    shapes, forward = [], train.forward
 
     def counted(config, params, batch):
         shapes.append(batch.tokens_BxLxC.shape)
         return forward(config, params, batch)
 
-    monkeypatch.setattr(training, "forward", counted)
-    known = config.split.difficulties(config.task, TRAIN)
-    assert known == tuple(range(1, 129))
+    monkeypatch.setattr(train, "forward", counted)
+    init(config)
     with jax.log_compiles():
-        train(config, *range(1, 101))
-    programs = [r for r in caplog.records if re.search(r"Finished XLA compilation of jit\(population\)", r.getMessage())]
-    assert len(programs) == 1
-    assert 1 < len(set(shapes)) <= config.buckets
-    draw = lambda step: training.shared_difficulty(config, step, known, jnp.arange(2), 2)
-    drawn = jax.vmap(draw)(jnp.arange(100))
-    assert len(np.unique((np.asarray(drawn) - 1) // 32)) == 4  # every bucket was met
+        trained(config, *range(1, 101))
+    compiled = [r for r in caplog.records if re.search(r"Compiling jit\(population\)", r.getMessage())]
+    assert len(compiled) == 1
+    assert len(set(shapes)) == config.buckets
+    lengths = lengths_drawn(config, 100)
+    assert 60 < len(set(lengths)) and set((lengths - 1) // 32) == {0, 1, 2, 3}
 
 
 def test_configs_that_differ_in_bookkeeping_share_compiled_programs(monkeypatch):
-    train(TABLE, 20)
-    monkeypatch.setattr(training, "forward", None)  # a second trace would call it
-    train(replace(TABLE, steps=999, record_every=2, evaluate_every=4, checkpoint_every=8, first_seed=7), 20)
+    trained(TABLE, 20)
+    monkeypatch.setattr(train, "forward", None)  # what tracing would call
+    trained(replace(TABLE, steps=999, record_every=2, evaluate_every=4, checkpoint_every=8, first_seed=1), 20)
 
 
 @pytest.mark.parametrize("stops", [(), (20,)], ids=["fresh", "trained"])
 @CONFIGS
 def test_a_state_holds_no_keys_and_no_weak_types(config, stops):
-    state, _ = train(config, *stops)
+    state, _ = trained(config, *stops)
     assert state.step.dtype == jnp.int32 and state.step == sum(stops)
     for leaf in jax.tree.leaves(state):
         assert not leaf.weak_type and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def test_a_whole_run_uses_no_key_twice():
-    config = replace(LENGTH, seeds=3)  # compiled for no other test
+    config = replace(LENGTH, seeds=1, buckets=1, batch_size=3)  # in no other test, so that it is traced here
     with jax.debug_key_reuse(True):
-        state, _ = train(config, 3)
-        for part, capacity, difficulties in __import__("e2h.evaluate").evaluate.sweeps(config):
-            parallel.sweep(config, part, capacity)((), parallel.seeds(config), state.params, difficulties)
-
-
-def test_streams_are_named():
-    assert (jax.random.key_data(rng.stream(0, "a")) != jax.random.key_data(rng.stream(0, "b"))).any()
+        state, data, seeds = parallel.init(config), parallel.prepare(config), parallel.seeds(config)
+        state, _ = parallel.chunk(config)(data, seeds, state, 3)
+        for part, capacity, difficulties in evaluate.sweeps(config):
+            parallel.sweep(config, part, capacity)(data, seeds, state.params, difficulties)

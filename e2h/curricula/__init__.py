@@ -1,5 +1,6 @@
 """Curricula: how hard the problems of a step are."""
 
+import abc
 import dataclasses
 from typing import ClassVar
 
@@ -16,6 +17,6 @@ class Curriculum(Component):
 
     kind: ClassVar[str] = "curriculum"
 
+    @abc.abstractmethod
     def draw(self, key, step, low: int, high: int, shape: tuple[int, ...]) -> jax.Array:
         """int32 difficulties of `shape`, within low..high (the training range), at a step (int32 scalar)."""
-        raise NotImplementedError

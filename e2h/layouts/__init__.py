@@ -1,5 +1,6 @@
 """Layouts: how a problem becomes a token sequence, and where the model is read, trained and scored."""
 
+import abc
 import dataclasses
 from typing import ClassVar, NamedTuple
 
@@ -24,11 +25,11 @@ class Batch(NamedTuple):
 class Score(NamedTuple):
     """Sums over problems or reads of weight 1; scores of parts of a batch add up."""
 
-    problems: jax.Array  # count
-    exact: jax.Array  # problems of which every read was right
-    reads: jax.Array  # count
-    right: jax.Array  # reads that were right, each with the true earlier answer tokens given
-    loss: jax.Array  # over reads
+    problems: jax.Array  # int32, how many
+    exact: jax.Array  # int32, problems of which every read was right
+    reads: jax.Array  # int32, how many
+    right: jax.Array  # int32, reads that were right, each with the true earlier answer tokens given
+    loss: jax.Array  # float32, over reads
 
 
 def score(batch: Batch, logits_BxRxV: jax.Array, loss: jax.Array) -> tuple[Score, jax.Array]:
@@ -40,7 +41,7 @@ def score(batch: Batch, logits_BxRxV: jax.Array, loss: jax.Array) -> tuple[Score
     finite_BxR = jnp.isfinite(logits_BxRxV).all(-1)
     right_BxR = (logits_BxRxV.argmax(-1) == batch.target_BxR) & finite_BxR & counts_BxR
     exact_B = (right_BxR | ~counts_BxR).all(1) & counts_BxR.any(1)
-    total = [a.sum(dtype=jnp.float32) for a in (counts_BxR.any(1), exact_B, counts_BxR, right_BxR)]
+    total = [a.sum(dtype=jnp.int32) for a in (counts_BxR.any(1), exact_B, counts_BxR, right_BxR)]
     return Score(*total, loss), exact_B
 
 
@@ -64,17 +65,17 @@ class Layout(Component):
         """The words that the model can say; targets index it."""
         return task.answer_vocabulary
 
+    @abc.abstractmethod
     def length(self, task: Task, capacity: int) -> int:
         """L: tokens of the longest sequence at difficulty `capacity`."""
-        raise NotImplementedError
 
     def reads(self, task: Task, capacity: int) -> int:
         """R: reads of a sequence at difficulty `capacity`."""
         return task.shape(capacity)[1]
 
+    @abc.abstractmethod
     def arrange(self, task: Task, x: Problem) -> Batch:
         """One problem as a Batch without the leading axis."""
-        raise NotImplementedError
 
 
 def extend(x: Problem, slots: int) -> tuple[jax.Array, jax.Array]:

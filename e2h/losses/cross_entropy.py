@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from e2h.losses import Loss
+from e2h.losses import Loss, computed_in
 from e2h.registry import setting
 
 
@@ -20,9 +20,10 @@ class CrossEntropy(Loss):
     softmax_dtype: str = setting("float32", "type of the softmax", choices=("float16", "float32", "float64"))
 
     def per_read(self, logits_NxV, target_N):
-        with jax.enable_x64(self.softmax_dtype == "float64"):
-            z_NxV = logits_NxV.astype(self.softmax_dtype)
-            z_NxV = z_NxV - jax.lax.stop_gradient(z_NxV.max(-1, keepdims=True))
-            log_sum_N = jnp.log(jnp.exp(z_NxV).sum(-1, dtype=z_NxV.dtype))
-            right_N = jnp.take_along_axis(z_NxV, target_N[:, None], axis=-1)[:, 0]
-            return (log_sum_N - right_N).astype(jnp.float32)
+        return computed_in(self.softmax_dtype, _cross_entropy, logits_NxV, target_N)
+
+
+def _cross_entropy(z_NxV, target_N):
+    z_NxV = z_NxV - jax.lax.stop_gradient(z_NxV.max(-1, keepdims=True))
+    log_sum_N = jnp.log(jnp.exp(z_NxV).sum(-1, dtype=z_NxV.dtype))
+    return log_sum_N - jnp.take_along_axis(z_NxV, target_N[:, None], axis=-1)[:, 0]

@@ -6,7 +6,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from e2h.losses import Loss
+from e2h.losses import Loss, computed_in
 from e2h.registry import setting
 
 
@@ -17,10 +17,11 @@ class StableMax(Loss):
     softmax_dtype: str = setting("float64", "type of the normalisation", choices=("float32", "float64"))
 
     def per_read(self, logits_NxV, target_N):
-        with jax.enable_x64(self.softmax_dtype == "float64"):
-            z_NxV = logits_NxV.astype(self.softmax_dtype)
-            # log s(z), with each branch fed only arguments at which its gradient is finite
-            log_s_NxV = jnp.where(z_NxV >= 0, jnp.log1p(jnp.maximum(z_NxV, 0)), -jnp.log1p(jnp.maximum(-z_NxV, 0)))
-            log_sum_N = jax.nn.logsumexp(log_s_NxV, axis=-1)
-            right_N = jnp.take_along_axis(log_s_NxV, target_N[:, None], axis=-1)[:, 0]
-            return (log_sum_N - right_N).astype(jnp.float32)
+        return computed_in(self.softmax_dtype, _stablemax, logits_NxV, target_N)
+
+
+def _stablemax(z_NxV, target_N):
+    size_NxV = jnp.log1p(jnp.where(z_NxV >= 0, z_NxV, -z_NxV))  # not |z|, whose gradient at 0 is 0
+    log_s_NxV = jnp.where(z_NxV >= 0, size_NxV, -size_NxV)
+    log_sum_N = jax.nn.logsumexp(log_s_NxV, axis=-1)
+    return log_sum_N - jnp.take_along_axis(log_s_NxV, target_N[:, None], axis=-1)[:, 0]

@@ -1,5 +1,6 @@
 """Measures: numbers read off a model, its outputs or its gradient, in any run, by `--measures=a,b`."""
 
+import abc
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,6 +23,6 @@ class Reading(NamedTuple):
 class Measure(Component):
     kind: ClassVar[str] = "measure"
 
+    @abc.abstractmethod
     def __call__(self, reading: Reading, config) -> tuple[jax.Array, jax.Array]:
         """(sum, count) of the measured number; its row holds both. A count of 1 marks a number that is no mean."""
-        raise NotImplementedError

@@ -1,13 +1,13 @@
 """Models: Flax Linen networks behind settings."""
 
+import abc
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from e2h.layouts import Batch
 from e2h.positions import Position
 from e2h.registry import Component, Refused
 from e2h.tasks import BLANK
@@ -25,25 +25,19 @@ class Model(Component):
         if not self.uses_position and config.position.name != "none":
             raise Refused(f"model {self.name} takes no position encoding; leave out --position={config.position.name}.")
 
+    @abc.abstractmethod
     def network(self, *, position: Position, vocabulary: int, classes: int, length: int, dtype: jnp.dtype) -> "Network":
         """The Linen module for a vocabulary of ids, output classes, the longest sequence, and a compute type."""
-        raise NotImplementedError
 
 
 class Network(nn.Module):
-    """What every network offers. The cache is an explicit pytree; networks that cannot generate leave it out."""
+    """A Linen module with these methods. The cache is an explicit pytree; what cannot generate leaves out the last two.
 
-    def __call__(self, batch: Batch) -> jax.Array:
-        """float32 logits [B, R, V] at batch.read_BxR."""
-        raise NotImplementedError
-
-    def prefill(self, batch: Batch) -> tuple[jax.Array, Any]:
-        """Logits [B, V] after the first length_B tokens of each row, and a cache of what they leave behind."""
-        raise NotImplementedError
-
-    def decode(self, cache: Any, token_B, index_B, place_BxL) -> tuple[jax.Array, Any]:
-        """Logits [B, V] after one more token each, which stands at index_B of a sequence with places place_BxL."""
-        raise NotImplementedError
+    __call__(batch) -> float32 logits [B, R, V] at batch.read_BxR
+    prefill(batch) -> (logits [B, V] after the first length_B tokens of each row, cache of what they leave behind)
+    decode(cache, token_B, index_B, place_BxL) -> (logits [B, V], cache) after one more token each, which stands at
+        index_B of a sequence with places place_BxL
+    """
 
 
 def embed(table_VxD: jax.Array, tokens_BxLxC: jax.Array) -> jax.Array:

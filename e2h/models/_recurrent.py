@@ -9,7 +9,10 @@ from e2h.models._initialisers import KERNELS
 
 
 class RecurrentNetwork(Network):
-    """Subclasses say how many gate inputs of which width a step takes, where a carry starts, and what a step does.
+    """Subclasses say how many gate inputs a step takes (`gates`, of the model's width each) and have two methods:
+
+    start(batch) -> the carry before the first token
+    step(carry, x_BxG, recurrent) -> the next carry from the projected input of one token
 
     The input projection of all steps is one gather before the scan: a one-hot input times a matrix is a row of it.
     The carry is a tuple whose first element is the output. The readout is linear after a ReLU, as in Deletang et al.
@@ -33,13 +36,6 @@ class RecurrentNetwork(Network):
     def initial_bias(key, shape):
         del key
         return jnp.zeros(shape)
-
-    def start(self, batch: int) -> tuple:
-        raise NotImplementedError
-
-    def step(self, carry: tuple, x_BxG: jax.Array, recurrent: jax.Array) -> tuple:
-        """The next carry from the projected input of one token."""
-        raise NotImplementedError
 
     def inputs(self, tokens_BxLxC):
         x_BxLxG = embed(self.input.astype(self.dtype), tokens_BxLxC)

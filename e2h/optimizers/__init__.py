@@ -1,5 +1,6 @@
 """Optimizers: Optax gradient transformations behind settings."""
 
+import abc
 import dataclasses
 import math
 from typing import ClassVar
@@ -16,9 +17,9 @@ DECAYS = ("all", "matrices")
 class Optimizer(Component):
     kind: ClassVar[str] = "optimizer"
 
+    @abc.abstractmethod
     def transformation(self, steps: int) -> optax.GradientTransformation:
         """The (init, update) pair for a budget of `steps`; only a schedule that `uses_budget` may depend on it."""
-        raise NotImplementedError
 
     @property
     def uses_budget(self) -> bool:
@@ -74,9 +75,9 @@ class Wrapper(Optimizer):
     def check(self, config) -> None:
         self.inner.check(config)
 
+    @abc.abstractmethod
     def change(self) -> optax.GradientTransformation:
         """What is done to the gradient."""
-        raise NotImplementedError
 
     def transformation(self, steps):
         return optax.chain(self.change(), self.inner.transformation(steps))

@@ -37,5 +37,7 @@ def orthogonal(g: jax.Array, w: jax.Array, rescale: bool) -> jax.Array:
     """g without its component along w. Tensors of one element pass: nothing is orthogonal to them but round-off."""
     if w.size == 1:
         return g
-    perp = g - jnp.vdot(w, g) / (jnp.vdot(w, w) + TINY) * w
+    perp = g
+    for _ in range(2):  # what one projection leaves of a gradient almost along w is mostly round-off, again along w
+        perp = perp - jnp.vdot(w, perp) / (jnp.vdot(w, w) + TINY) * w
     return perp * (jnp.linalg.norm(g) / (jnp.linalg.norm(perp) + TINY)) if rescale else perp

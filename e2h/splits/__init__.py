@@ -1,5 +1,6 @@
 """Splits: which problems are train, in-distribution test, and out-of-distribution test."""
 
+import abc
 import dataclasses
 from typing import Any, ClassVar
 
@@ -17,13 +18,13 @@ class Split(Component):
     unseen: ClassVar[tuple[str, ...]] = ()  # the parts that are out of distribution
 
     @property
+    @abc.abstractmethod
     def parts(self) -> tuple[str, ...]:
         """The parts that evaluation scores."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def difficulties(self, task: Task, part: str) -> tuple[int, ...]:
         """The difficulties that a part holds (for `train`: those that the curriculum draws from)."""
-        raise NotImplementedError
 
     def batch_size(self, task: Task, requested: int) -> int:
         """Problems per training step."""
@@ -35,18 +36,18 @@ class Split(Component):
         del task, seed
         return ()
 
+    @abc.abstractmethod
     def train(self, task, data, seed, step, row_B, batch_size: int, difficulty, capacity: int) -> tuple[Problem, Any]:
         """Problems number `row_B` (int32 [B]) of the `batch_size` of a training step, stacked, and a weight for each.
 
         A weight of 0 says that there is no problem. `difficulty` is an int32 scalar, or [B]: one per problem.
         """
-        raise NotImplementedError
 
     def blocks(self, task: Task, part: str, size: int) -> int:
         """How many blocks of `size` problems a part has at one difficulty."""
         del task, part, size
         return 1
 
+    @abc.abstractmethod
     def test(self, task, data, seed, part: str, block, size: int, difficulty, capacity: int) -> tuple[Problem, Any]:
         """The problems of one block of a part, stacked, and a weight for each."""
-        raise NotImplementedError

@@ -1,5 +1,6 @@
 """Tasks: generators of problems. One file each; see `parity.py` for the smallest."""
 
+import abc
 import dataclasses
 import functools
 from typing import ClassVar, NamedTuple
@@ -71,43 +72,45 @@ class Task(Component):
         return 2**20
 
     @property
+    @abc.abstractmethod
     def prompt_vocabulary(self) -> tuple[str, ...]:
-        raise NotImplementedError
+        """The words of a prompt; token ids index them."""
 
     @property
     def answer_vocabulary(self) -> tuple[str, ...]:
         return self.prompt_vocabulary
 
+    @abc.abstractmethod
     def shape(self, capacity: int) -> tuple[int, int]:
         """(P, A): prompt and answer tokens that a problem of difficulty `capacity` needs at most."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def sample(self, key, difficulty, capacity: int) -> Problem:
         """One random problem of `difficulty` (int32 scalar, may be traced), in arrays sized for `capacity`.
 
         The same key gives the same problem at every capacity that holds it.
         """
-        raise NotImplementedError
 
     def canonical(self, x: Problem) -> jax.Array:
         """int32 array, equal for two problems of one difficulty exactly if one gives the other's answer away."""
         inside_P = jnp.arange(x.prompt_PxC.shape[0]) < x.prompt_length
         return jnp.where(inside_P[:, None], x.prompt_PxC, 0).ravel()
 
+    @abc.abstractmethod
     def complexity(self, x: Problem) -> Complexity:
-        raise NotImplementedError
+        """Proxies for how hard one problem is; vmapped over problems."""
 
+    @abc.abstractmethod
     def oracle(self, prompt: list[str]) -> list[str]:
         """The answer's words from the prompt's words: plain Python, sharing no code with `sample`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def chance(self, difficulty: int) -> float:
         """Exact-match rate of the best answer that ignores the prompt's tokens."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def distinct(self, difficulty: int) -> int:
         """How many different problems of this difficulty exist (an exact Python integer)."""
-        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,9 +125,9 @@ class TableTask(Task):
     def highest(self) -> int:
         return 1
 
+    @abc.abstractmethod
     def rows(self) -> tuple[np.ndarray, np.ndarray]:
         """All problems: prompts [N, P] and answers [N], int32, in index order (NumPy, host)."""
-        raise NotImplementedError
 
     def shape(self, capacity: int) -> tuple[int, int]:
         del capacity
