@@ -77,7 +77,7 @@ def launch(module, argv: list[str]) -> pathlib.Path:
         arm.check()
         parallel.check_devices(arm)
     directories = {arm: pathlib.Path(options.runs) / name / config.digest(c) for arm, c in arms.items()}
-    outcome = _outcome(name, chosen == base, chosen, options)
+    outcome = _outcome(name, chosen == module.base(scale, argv[:1]), chosen, options)
     for directory in (outcome, *directories.values()):
         _check_writable(directory)
     rows = [run(c, directories[arm], f"{name} {arm}").assign(arm=arm) for arm, c in arms.items()]

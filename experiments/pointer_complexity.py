@@ -30,12 +30,15 @@ UNSEEN = "test_complexity"
 
 
 def base(scale: str, argv: list[str]) -> Config:
-    """Four encoder layers; places are learned for the flags alone, since the table stands in no order."""
+    """Four encoder layers; places are learned for the flags alone, since the table stands in no order.
+
+    At CPU scale three hops are trained: by their in-distribution accuracy alone, four are not learned in its budget.
+    """
     del argv
     paper = scale == "paper"
     return Config(
-        task=PointerChasing(names=24, flags=12) if paper else PointerChasing(names=17, flags=8),
-        split=Complexity(train_max=4, test_max=10) if paper else Complexity(train_max=3, test_max=8),
+        task=PointerChasing(names=24, flags=12) if paper else PointerChasing(names=13, flags=6),
+        split=Complexity(train_max=4, test_max=10) if paper else Complexity(train_max=3, test_max=6),
         layout=Tagging(),
         position=Learned(max_length=64),
         model=Transformer(width=64, layers=4, heads=4, causal=False),
@@ -43,7 +46,7 @@ def base(scale: str, argv: list[str]) -> Config:
         optimizer=AdamW(learning_rate=1e-3),
         batch_size=256,
         seeds=5 if paper else 3,
-        steps=40_000 if paper else 3500,
+        steps=40_000 if paper else 3200,
         record_every=50,
         evaluate_every=500,
         checkpoint_every=500,
@@ -52,7 +55,10 @@ def base(scale: str, argv: list[str]) -> Config:
 
 
 def arms(config: Config) -> dict[str, Config]:
-    counting = dataclasses.replace(config, task=dataclasses.replace(config.task, cycle="counting"))
+    """The control is soon learned; it has a third of the budget."""
+    counting = dataclasses.replace(
+        config, task=dataclasses.replace(config.task, cycle="counting"), steps=max(1, config.steps // 3)
+    )
     return {"pointer chasing": config, "counting control": counting}
 
 

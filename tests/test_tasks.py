@@ -462,6 +462,8 @@ def test_the_answer_is_uniform_over_the_names_other_than_the_start(k):
 def test_neither_the_order_of_the_table_nor_the_places_of_the_flags_tell_anything():
     x = draw(CHASE, np.full(20_000, 2), 3)
     names, hops = x.prompt_PxC[:, :8, 0], x.prompt_PxC[:, 9:, 0] == CHASE.prompt_vocabulary.index("H")
+    assert chi_square(np.bincount(names[:, 0], minlength=8)) < 6
+    assert chi_square(np.bincount((names[:, 1] - names[:, 0]) % 8, minlength=8)[1:]) < 6
     where_is_start = (names == x.prompt_PxC[:, 8:9, 0]).argmax(1)
     where_is_answer = (names == x.answer_A).argmax(1)
     assert chi_square(np.bincount(where_is_start, minlength=8)) < 6
