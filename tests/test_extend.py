@@ -54,6 +54,7 @@ def test_a_new_task_is_offered_by_help(copy):
 
 
 def test_a_new_task_is_held_to_the_conformance_suite(copy):
-    told = python(copy, "pytest", "-q", "-p", "no:cacheprovider", "tests/test_tasks.py", "-k", "majority")
+    suites = ("tests/test_tasks.py", "tests/test_splits.py", "tests/test_layouts.py", "tests/test_export.py")
+    told = python(copy, "pytest", "-q", "-p", "no:cacheprovider", *suites, "-k", "majority")
     passed = re.search(r"(\d+) passed", told)
     assert passed and int(passed[1]) >= 10 and "failed" not in told and "skipped" not in told, told[-500:]
