@@ -72,7 +72,10 @@ def launch(module, argv: list[str]) -> pathlib.Path:
         raise Refused(f"--scale={scale!r} is not one of {', '.join(SCALES)}.")
     base = module.base(scale, argv)
     chosen, options = config.parse_all(argv, base, Options())
-    arms = module.arms(chosen)
+    try:
+        arms = module.arms(chosen)
+    except (AttributeError, TypeError) as error:  # an arm changes a setting that the chosen component does not have
+        raise Refused(f"Experiment {name} cannot do with these components: {error}.") from None
     for arm in arms.values():
         arm.check()
         parallel.check_devices(arm)

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import pandas as pd
 import pytest
 
-from e2h import claims, config, parallel, records, train
+from e2h import claims, config, parallel, records, registry, train
 from e2h.claims import FAILS, HOLDS, UNTESTABLE
 from e2h.config import Config
+from e2h.registry import Refused
 from e2h.run import Broken, Stopped, run
 from experiments import _main
 
@@ -100,6 +101,21 @@ def test_help_lists_the_settings_and_exits_0(name, capsys):
     assert end.value.code == 0
     help = capsys.readouterr().out
     assert all(f"  --{flag}=" in help for flag in ("seeds", "optimizer", "optimizer.learning_rate", "scale", "runs"))
+
+
+@every_experiment
+@pytest.mark.parametrize("kind", [kind for kind in registry.KINDS if kind != "measure"])
+def test_any_choice_of_a_component_runs_or_is_refused(name, kind, monkeypatch):
+    class Runs(Exception):
+        pass
+
+    def ready(*args):
+        raise Runs
+
+    monkeypatch.setattr(_main, "run", ready)
+    for choice in registry.names(kind):
+        with pytest.raises((Runs, Refused)):
+            _main.launch(MODULES[name], [name, f"--{kind}={choice}"])
 
 
 @every_experiment

@@ -161,13 +161,25 @@ def test_configs_that_differ_in_bookkeeping_share_compiled_programs(monkeypatch)
     trained(replace(TABLE, steps=999, record_every=2, evaluate_every=4, checkpoint_every=8, first_seed=1), 20)
 
 
-@pytest.mark.parametrize("stops", [(), (20,)], ids=["fresh", "trained"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda config: jax.eval_shape(lambda: train.init(config, 0)),
+        lambda config: jax.eval_shape(lambda: parallel.init(config)),
+        lambda config: trained(config, 20)[0],
+    ],
+    ids=["fresh", "population", "trained"],
+)
 @CONFIGS
-def test_a_state_holds_no_keys_and_no_weak_types(config, stops):
-    state, _ = trained(config, *stops)
-    assert state.step.dtype == jnp.int32 and state.step == sum(stops)
+def test_a_state_holds_no_keys_and_no_weak_types(config, make):
+    state = make(config)
+    assert state.step.dtype == jnp.int32 and state.step.shape == ()
     for leaf in jax.tree.leaves(state):
         assert not leaf.weak_type and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def test_the_step_counts_updates():
+    assert trained(TABLE, 7, 20)[0].step == 20
 
 
 def test_a_whole_run_uses_no_key_twice():

@@ -21,7 +21,7 @@ class StableMax(Loss):
 
 
 def _stablemax(z_NxV, target_N):
-    size_NxV = jnp.log1p(jnp.where(z_NxV >= 0, z_NxV, -z_NxV))  # not |z|, whose gradient at 0 is 0
+    size_NxV = jnp.log1p(jnp.abs(z_NxV))  # |log s(z)|; JAX's |z| has gradient 1 at 0
     log_s_NxV = jnp.where(z_NxV >= 0, size_NxV, -size_NxV)
     log_sum_N = jax.nn.logsumexp(log_s_NxV, axis=-1)
     return log_sum_N - jnp.take_along_axis(log_s_NxV, target_N[:, None], axis=-1)[:, 0]

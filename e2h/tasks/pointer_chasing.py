@@ -83,10 +83,16 @@ class PointerChasing(Task):
         return jnp.zeros(self.names, jnp.int32).at[c].set(c[(i + 1) % self.names].astype(jnp.int32))
 
     def canonical(self, x: Problem) -> jax.Array:
-        """The order of the table and the places of the flags change nothing: f by name, then s, then k."""
-        n = self.names
+        """The order of the table and the places of the flags change nothing: f by name, then s, then k.
+
+        With a counting cycle f is always the same and counting the flags is the whole task, so there their places
+        stand instead of k.
+        """
+        n, s = self.names, x.prompt_PxC[self.names, 0]
+        if self.cycle == "counting":
+            return jnp.concatenate([s[None], x.prompt_PxC[n + 1 : n + 1 + self.flags, 0]])
         next_N = jnp.zeros(n, jnp.int32).at[x.prompt_PxC[:n, 0]].set(x.prompt_PxC[:n, 1] - n)
-        return jnp.concatenate([next_N, jnp.stack([x.prompt_PxC[n, 0], self._hops(x)])])
+        return jnp.concatenate([next_N, jnp.stack([s, self._hops(x)])])
 
     def _hops(self, x: Problem) -> jax.Array:
         return jnp.sum(x.prompt_PxC[self.names + 1 : self.names + 1 + self.flags, 0] == 2 * self.names + 1)
@@ -100,8 +106,9 @@ class PointerChasing(Task):
         return 1.0 / self.names
 
     def distinct(self, difficulty: int) -> int:
-        del difficulty
-        return self.names * (math.factorial(self.names - 1) if self.cycle == "random" else 1)
+        if self.cycle == "counting":
+            return self.names * math.comb(self.flags, difficulty)
+        return self.names * math.factorial(self.names - 1)
 
     def oracle(self, prompt: list[str]) -> list[str]:
         follow = dict(word.split(">") for word in prompt if ">" in word)
