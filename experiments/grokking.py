@@ -6,16 +6,22 @@
 Prieto et al. 2025, "Grokking at the edge of numerical stability" (arXiv 2501.04697), figure 1: a + b mod 113, an MLP
 226-200-200-113, 40 % of the ordered table, full batch, learning rate 0.01. After the training problems are learned the
 plain gradient only makes the logits larger; without decay the test never comes, with decay it comes late, and with the
-component along the weights taken out of the gradient it comes at once.
+component along the weights taken out of the gradient it comes at once. As in the paper the table is split in ordered
+pairs, so about 40 % of the test problems a + b have b + a in training; `--split.by=orbit` keeps such twins together.
+
+At paper scale the plain arms take the paper's float64 softmax and second-moment decay .99. Its Adam epsilon of 1e-25
+is not used: the second moments of float32 gradients underflow beside it on a CPU.
 """
 
 import dataclasses
+import math
 import sys
 
 from e2h import figures
 from e2h.claims import Claim, first_step, highest, score, verdict
 from e2h.config import Config, chosen
 from e2h.layouts.table import Table
+from e2h.losses.cross_entropy import CrossEntropy
 from e2h.models.mlp import MLP
 from e2h.models.transformer import Transformer
 from e2h.optimizers.adamw import AdamW
@@ -51,7 +57,8 @@ def base(scale: str, argv: list[str]) -> Config:
         task=Modular(op="add", p=113),
         split=Fraction(train_fraction=0.4, by="ordered"),
         model=MLP(),
-        optimizer=AdamW(learning_rate=0.01),
+        loss=CrossEntropy(softmax_dtype="float64" if paper else "float32"),
+        optimizer=AdamW(learning_rate=0.01, b2=0.99 if paper else 0.999),
         batch_size=WHOLE,
         test_size=8192,
         steps=80_000 if paper else 700,
@@ -63,13 +70,16 @@ def base(scale: str, argv: list[str]) -> Config:
 
 def arms(config: Config) -> dict[str, Config]:
     """No decay; decay 1; no decay and the orthogonal gradient (a quarter of the budget is plenty)."""
-    plain = config.optimizer
-    decayed = dataclasses.replace(plain, weight_decay=1.0)
+    plain = dataclasses.replace(config.optimizer, weight_decay=0.0)
+    decayed = dataclasses.replace(config.optimizer, weight_decay=1.0)
     return {
-        "no decay": config,
+        "no decay": dataclasses.replace(config, optimizer=plain),
         "decay": dataclasses.replace(config, optimizer=decayed),
         "orthogonal gradient": dataclasses.replace(
-            config, optimizer=OrthogonalGradient(inner=plain), steps=max(1, config.steps // 4)
+            config,
+            optimizer=OrthogonalGradient(inner=dataclasses.replace(plain, b2=0.999)),  # what its published code ran
+            steps=max(1, min(config.steps // 4, 1000)),
+            evaluate_every=config.record_every,
         ),
     }
 
@@ -79,7 +89,7 @@ def claims(rows):
     by_arm = dict(list(rows.groupby("arm")))
     t_mem = {arm: first_step(r, TRAIN, 0.99) for arm, r in by_arm.items()}
     t_gen = {arm: first_step(r, TEST, 0.99) for arm, r in by_arm.items()}
-    ratio = {arm: t_gen[arm] / t_mem[arm] for arm in by_arm}
+    ratio = {arm: (t_gen[arm] / t_mem[arm]).fillna(math.inf) for arm in by_arm}  # never over never is never
     yield Claim(
         "orthogonal-arrives", PRIETO, "With the orthogonal gradient the test accuracy reaches .99 within 150 steps.",
         "98 % at step 110, 100 % at step 120", "figure 1c, read from the authors' notebook",
@@ -101,8 +111,9 @@ def claims(rows):
     )  # fmt: skip
     yield Claim(
         "decay-late", PRIETO, "With decay the test arrives clearly after the training accuracy.",
-        "no number at this learning rate and decay", "section 5 and its discussion; our threshold",
-        "median t_gen / t_mem >= 3", tuple(ratio["decay"]), verdict(ratio["decay"].median() >= 3),
+        "no number at this learning rate and decay", "the authors say that decay groks fast at this learning rate; our threshold",
+        "median t_gen / t_mem >= 3, and the test arrives", tuple(ratio["decay"]),
+        verdict(3 <= ratio["decay"].median() < math.inf),
     )  # fmt: skip
 
 
@@ -111,11 +122,10 @@ def figure(rows):
     for color, (arm, of_arm) in zip(figures.COLORS, rows.groupby("arm", sort=False), strict=False):
         figures.accuracy_over_steps(axes[0], of_arm, TRAIN, color, f"{arm}, train", "--")
         figures.accuracy_over_steps(axes[0], of_arm, TEST, color, f"{arm}, test")
-        figures.measure_over_steps(axes[1], of_arm, "weight_norm", color, arm)
+        if "weight_norm" in rows:
+            figures.measure_over_steps(axes[1], of_arm, "weight_norm", color, arm)
     axes[0].legend(fontsize=6.5)
-    figures.caption(
-        drawn, rows, "weight decay as named; ordered split (about 40 % of tests have their mirror in training)"
-    )
+    figures.caption(drawn, rows, "weight decay as named; all settings in claims.json's runs")
     return drawn
 
 

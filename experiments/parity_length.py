@@ -3,7 +3,7 @@
     ./launch/reproduce.sh parity_length                 about ten minutes on two CPU cores
     ./launch/reproduce.sh parity_length --scale=paper   lengths 1..40 -> 500, width 256, a million steps
 
-Deletang et al. 2022, "Neural networks and the Chomsky hierarchy" (arXiv 2207.02098), tasks parity check and even pairs.
+Delétang et al. 2022, "Neural networks and the Chomsky hierarchy" (arXiv 2207.02098), tasks parity check and even pairs.
 The recurrent networks have to keep one bit; the transformer has no such automaton and stays at chance beyond its
 training lengths on parity. Even pairs only asks whether the first and last bits differ, which attention can do.
 The paper scores tokens; here an answer is one token, so exact match is the same number.
@@ -27,7 +27,7 @@ from e2h.tasks.even_pairs import EvenPairs
 from e2h.tasks.parity import Parity
 from experiments import _main
 
-DELETANG = "Deletang et al. 2022, arXiv 2207.02098"
+DELETANG = "Delétang et al. 2022, arXiv 2207.02098"
 TASKS = {"parity": Parity(), "even pairs": EvenPairs()}
 
 
@@ -42,18 +42,23 @@ def base(scale: str, argv: list[str]) -> Config:
         model=RNN(width=256 if paper else 64),
         optimizer=AdamW(learning_rate=3e-4 if paper else 1e-3, clip_norm=1.0),
         seeds=10 if paper else 5,
-        steps=1_000_000 if paper else 3000,
+        steps=1_000_000 if paper else 2500,
         record_every=100,
-        evaluate_every=10_000 if paper else 1000,
-        checkpoint_every=10_000 if paper else 1000,
+        evaluate_every=10_000 if paper else 500,
+        checkpoint_every=10_000 if paper else 500,
     )
 
 
 def arms(config: Config) -> dict[str, Config]:
-    """Each network on each task; the transformer is the paper's encoder, of 5 layers there and of 2 here."""
+    """Each network on each task.
+
+    The transformer is the paper's encoder (5 layers and 8 heads there, 2 and 4 at CPU scale) without its dropout, with
+    biases, and with places counted from the start.
+    """
     width = config.model.width
+    deep = config.split.train_max >= 40  # the paper's depth at the paper's lengths
     encoder = Transformer(
-        width=64, layers=5 if width > 64 else 2, heads=8, causal=False, norm="post", activation="relu",
+        width=64, layers=5 if deep else 2, heads=8 if deep else 4, causal=False, norm="post", activation="relu",
         embed_std=0.16,  # as in its code: 0.02 times the root of the width
     )  # fmt: skip
     networks = {
@@ -74,13 +79,13 @@ def claims(rows):
     for network, published in (("rnn", "100.0"), ("lstm", "100.0")):
         yield Claim(
             f"{network}-parity", DELETANG, f"The {network.upper()} solves parity beyond its training lengths.",
-            f"{published} % (maximum over runs)", "table 2", "best seed >= .99 on lengths 21..100",
+            f"{published} % (maximum over runs)", "table 2", "best seed >= .99 on every fifth length of 21..100",
             tuple(beyond[f"{network}, parity"]), verdict(beyond[f"{network}, parity"].max() >= 0.99),
         )  # fmt: skip
     transformer = beyond["transformer, parity"]
     yield Claim(
         "transformer-parity", DELETANG, "The transformer stays at chance on parity beyond its training lengths.",
-        "52.0 % (maximum over runs)", "table 2", "every seed between .45 and .57 on lengths 21..100",
+        "52.0 % (maximum over runs)", "table 2", "every seed between .45 and .57 on every fifth length of 21..100",
         tuple(transformer), verdict(transformer.between(0.45, 0.57).all()),
     )  # fmt: skip
 
@@ -94,7 +99,7 @@ def figure(rows):
         figures.training_range(axis, rows[rows["split"] == "test"]["difficulty"].max())
         axis.set(title=task, xlabel="length (shaded: seen in training)")
         axis.legend(fontsize=7)
-    figures.caption(drawn, rows, "Adam without decay, one length a batch")
+    figures.caption(drawn, rows, "lengths 1..n in training, one a batch")
     return drawn
 
 

@@ -5,6 +5,9 @@
 Complexity out of distribution in the sense of Samiei et al. 2025 (arXiv 2510.06274), on a task of our own
 (e2h/tasks/pointer_chasing.py). The control, "counting", has the same prompts over the cycle f(i) = i + 1: a network
 that fails there cannot count the flags, whatever it does about the table.
+
+At CPU scale the cycle has 11 names (24 at paper scale) and 5 flags, so that only 4 and 5 hops are beyond the trained
+1..3, and at 5 every flag is set. A net that knows which names are wrong, but no further hop, scores at most 1/4 there.
 """
 
 import dataclasses
@@ -13,7 +16,7 @@ import sys
 import numpy as np
 
 from e2h import figures
-from e2h.claims import Claim, score, verdict
+from e2h.claims import UNTESTABLE, Claim, score, verdict
 from e2h.config import Config
 from e2h.curricula.uniform import Uniform
 from e2h.layouts.tagging import Tagging
@@ -72,8 +75,8 @@ def claims(rows):
     )  # fmt: skip
     yield Claim(
         "beyond", SAMIEI, "It does not hop on: accuracy falls on problems of more steps and the same length.",
-        "no number published", "our task", "median <= .30 over all untrained hops",
-        tuple(hard), verdict(hard.median() <= 0.30),
+        "no number published", "our task", "median <= .30 over all untrained hops, if the trained ones are known (>= .95)",
+        tuple(hard), verdict(hard.median() <= 0.30) if easy.median() >= 0.95 else UNTESTABLE,
     )  # fmt: skip
 
 
@@ -87,7 +90,7 @@ def figure(rows):
         figures.training_range(axis, trained)
         axis.set(title=arm, xlabel="hops (shaded: seen in training)")
         axis.legend(fontsize=7)
-    figures.caption(drawn, rows, "every prompt has the same length; AdamW without decay")
+    figures.caption(drawn, rows, "every prompt has the same length")
     return drawn
 
 

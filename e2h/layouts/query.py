@@ -1,5 +1,5 @@
 """The prompt, then one query token for each answer token; all answers are read at once, each at its query token
-(Deletang et al. 2022, arXiv 2207.02098)."""
+(Delétang et al. 2022, arXiv 2207.02098)."""
 
 import dataclasses
 

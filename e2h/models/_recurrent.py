@@ -15,7 +15,7 @@ class RecurrentNetwork(Network):
     step(carry, x_BxG, recurrent) -> the next carry from the projected input of one token
 
     The input projection of all steps is one gather before the scan: a one-hot input times a matrix is a row of it.
-    The carry is a tuple whose first element is the output. The readout is linear after a ReLU, as in Deletang et al.
+    The carry is a tuple whose first element is the output. The readout is linear after a ReLU, as in Delétang et al.
     """
 
     settings: object

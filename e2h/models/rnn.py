@@ -15,7 +15,7 @@ ACTIVATIONS = {"relu": jax.nn.relu, "tanh": jnp.tanh}
 
 @dataclasses.dataclass(frozen=True)
 class RNN(Model):
-    """One layer; ReLU and 256 units as in Deletang et al. 2022 (arXiv 2207.02098)."""
+    """One layer; ReLU and 256 units as in Delétang et al. 2022 (arXiv 2207.02098)."""
 
     width: int = setting(256, "hidden units", low=1)
     activation: str = setting("relu", "of the hidden state", choices=ACTIVATIONS)

@@ -1,4 +1,4 @@
-"""Train on short problems, test on longer ones (Deletang et al. 2022, arXiv 2207.02098)."""
+"""Train on short problems, test on longer ones (Delétang et al. 2022, arXiv 2207.02098)."""
 
 import dataclasses
 from typing import ClassVar

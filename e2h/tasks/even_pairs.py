@@ -1,4 +1,4 @@
-"""Even pairs: is the number of unequal neighbours in a bit string odd? (Deletang et al. 2022, arXiv 2207.02098.)
+"""Even pairs: is the number of unequal neighbours in a bit string odd? (Delétang et al. 2022, arXiv 2207.02098.)
 
 The label equals [first bit != last bit], so a model may solve it by comparing two tokens.
 """

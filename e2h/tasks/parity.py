@@ -1,4 +1,4 @@
-"""Parity: is the number of ones in a bit string odd? (Deletang et al. 2022, arXiv 2207.02098, task "parity check".)"""
+"""Parity: is the number of ones in a bit string odd? (Delétang et al. 2022, arXiv 2207.02098, task "parity check".)"""
 
 import dataclasses
 from typing import ClassVar
