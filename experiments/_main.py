@@ -19,6 +19,7 @@ import pandas as pd
 
 import experiments
 from e2h import claims, config, figures, parallel, records
+from e2h.config import Config
 from e2h.registry import Component, Refused, setting
 from e2h.run import AGAIN, Broken, Stopped, run
 
@@ -72,10 +73,7 @@ def launch(module, argv: list[str]) -> pathlib.Path:
         raise Refused(f"--scale={scale!r} is not one of {', '.join(SCALES)}.")
     base = module.base(scale, argv)
     chosen, options = config.parse_all(argv, base, Options())
-    try:
-        arms = module.arms(chosen)
-    except (AttributeError, TypeError) as error:  # an arm changes a setting that the chosen component does not have
-        raise Refused(f"Experiment {name} cannot do with these components: {error}.") from None
+    arms = _arms(module, chosen, base)
     for arm in arms.values():
         arm.check()
         parallel.check_devices(arm)
@@ -96,6 +94,21 @@ def launch(module, argv: list[str]) -> pathlib.Path:
     return outcome
 
 
+def _arms(module, chosen: Config, base: Config) -> dict[str, Config]:
+    """The grid of runs, or `Refused` if it leaves a setting of the command line unused."""
+    swapped = [n for n, part in chosen.components.items() if type(part) is not type(base.components[n])]
+    try:
+        arms = module.arms(chosen)
+    except (AttributeError, TypeError):  # an arm changes a setting that the component in its place does not have
+        if not swapped:
+            raise
+        raise Refused(f"This experiment cannot do with --{swapped[0]}={chosen.components[swapped[0]].name}.") from None
+    for name, part in chosen.components.items():
+        if part != base.components[name] and all(arm.components[name] != part for arm in arms.values()):
+            raise Refused(f"No run of this experiment would use the --{name} settings that were given.")
+    return arms
+
+
 def _check_writable(directory: pathlib.Path) -> None:
     """Refuses what could not be made, without making it."""
     there = next(p for p in (directory.absolute(), *directory.absolute().parents) if p.exists())
@@ -106,7 +119,7 @@ def _check_writable(directory: pathlib.Path) -> None:
 def _outcome(name: str, as_it_stands: bool, chosen, options: Options) -> pathlib.Path:
     if options.results != "auto":
         return pathlib.Path(options.results) / name / options.scale
-    if as_it_stands and name != "train":
+    if as_it_stands:
         return RESULTS / name / options.scale
     return pathlib.Path(options.runs) / name / f"outcome-{config.digest(chosen)}"
 

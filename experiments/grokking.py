@@ -89,7 +89,7 @@ def claims(rows):
     by_arm = dict(list(rows.groupby("arm")))
     t_mem = {arm: first_step(r, TRAIN, 0.99) for arm, r in by_arm.items()}
     t_gen = {arm: first_step(r, TEST, 0.99) for arm, r in by_arm.items()}
-    ratio = {arm: (t_gen[arm] / t_mem[arm]).fillna(math.inf) for arm in by_arm}  # never over never is never
+    ratio = {arm: (t_gen[arm] / t_mem[arm]).fillna(math.inf) for arm in by_arm}  # never / never
     yield Claim(
         "orthogonal-arrives", PRIETO, "With the orthogonal gradient the test accuracy reaches .99 within 150 steps.",
         "98 % at step 110, 100 % at step 120", "figure 1c, read from the authors' notebook",

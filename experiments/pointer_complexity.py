@@ -68,6 +68,7 @@ def arms(config: Config) -> dict[str, Config]:
 def claims(rows):
     chasing = rows[rows["arm"] == "pointer chasing"]
     easy, hard = score(chasing, TEST), score(chasing, UNSEEN)
+    judged = verdict(hard.median() <= 0.30) if easy.median() >= 0.95 else UNTESTABLE
     yield Claim(
         "in-distribution", SAMIEI, "A four-layer transformer learns the hops it is trained on.",
         "no number published", "our task", "median >= .95 on fresh problems of the trained hops",
@@ -75,8 +76,8 @@ def claims(rows):
     )  # fmt: skip
     yield Claim(
         "beyond", SAMIEI, "It does not hop on: accuracy falls on problems of more steps and the same length.",
-        "no number published", "our task", "median <= .30 over all untrained hops, if the trained ones are known (>= .95)",
-        tuple(hard), verdict(hard.median() <= 0.30) if easy.median() >= 0.95 else UNTESTABLE,
+        "no number published", "our task", "median <= .30 over the untrained hops, if the trained ones are known (>= .95)",
+        tuple(hard), judged,
     )  # fmt: skip
 
 
