@@ -102,6 +102,11 @@ class Config(Component):
         self.model.check(self)  # first: others ask it for its width and heads
         for component in self.components.values():
             component.check(self)
+        reads = self.layout.reads(self.task, max(self.split.difficulties(self.task, "train")))
+        if self.record_every * self.split.batch_size(self.task, self.batch_size) * reads >= 2**31:
+            raise Refused(
+                f"--record_every={self.record_every} would count more than 2**31 reads before it is recorded."
+            )
         if self.devices > 1 and self.mapping == "jit":
             raise Refused(f"--devices={self.devices} needs --mapping=pmap or --mapping=shard_map.")
         if self.shard == "seeds" and self.seeds % self.devices:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from e2h import train
 from e2h.config import Config
 from e2h.layouts import Batch
+from e2h.tasks import BLANK
 
 
 def generate(config: Config, params, batch: Batch) -> jax.Array:
@@ -19,7 +20,8 @@ def generate(config: Config, params, batch: Batch) -> jax.Array:
     start_B = batch.read_BxR[:, 0]
 
     def take(logits_BxV, said_BxR, done_B, k):
-        token_B = jnp.where(done_B, end, jnp.argmax(logits_BxV, -1).astype(jnp.int32))
+        best_B = jnp.where(jnp.isfinite(logits_BxV).all(-1), jnp.argmax(logits_BxV, -1), BLANK)  # never class 0
+        token_B = jnp.where(done_B, end, best_B.astype(jnp.int32))
         return said_BxR.at[:, k].set(token_B), done_B | (token_B == end)
 
     def cond(carry):

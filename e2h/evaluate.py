@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from e2h import batches, decode, registry, train
 from e2h.config import Config
-from e2h.layouts import Score, score
+from e2h.layouts import Score, all_right, score
 from e2h.measures import Reading
 from e2h.splits import TRAIN
 from e2h.tasks import Complexity
@@ -55,8 +55,7 @@ def _block(config, part, capacity, data, seed, params, difficulty, block):
     total, _ = score(batch, logits_BxRxV, loss)
     if config.layout.generates:  # the headline is what the model says by itself
         said_BxR = decode.generate(config, params, batch)
-        counts_BxR = batch.weight_BxR > 0
-        exact_B = ((said_BxR == batch.target_BxR) | ~counts_BxR).all(1) & counts_BxR.any(1)
+        exact_B = all_right(batch, said_BxR == batch.target_BxR)
         total = total._replace(exact=exact_B.sum(dtype=jnp.int32))
     weight_B = (batch.weight_BxR > 0).any(1)
     complexity = jax.vmap(config.task.complexity)(problems)
@@ -67,9 +66,8 @@ def _block(config, part, capacity, data, seed, params, difficulty, block):
 
 def measure(config: Config, data, seed, params, step) -> dict[str, tuple[jax.Array, jax.Array]]:
     """(sum, count) of each of `config.measures`, on the problems of training step `step`."""
-    hardest = config.split.difficulties(config.task, TRAIN)[-1]
     rows, capacity = jnp.arange(batches.size(config)), batches.capacities(config, TRAIN)[-1]
-    _, batch = batches.train_batch(config, data, seed, step, rows, hardest, capacity)
+    _, batch = batches.train_batch(config, data, seed, step, rows, batches.difficulty(config, step, rows), capacity)
     logits_BxRxV = train.forward(config, params, batch)
     flat_NxV = logits_BxRxV.reshape(-1, logits_BxRxV.shape[-1])
     loss_BxR = config.loss.per_read(flat_NxV, batch.target_BxR.ravel()).reshape(batch.target_BxR.shape)

@@ -7,6 +7,7 @@ TensorFlow; `jsonl` writes one text file per part.
 """
 
 import dataclasses
+import importlib.util
 import json
 import pathlib
 import sys
@@ -104,6 +105,8 @@ def export(cfg: Config, options: Options) -> pathlib.Path:
     directory = pathlib.Path(options.out)
     if not options.out:
         raise Refused("--out names the directory to write.")
+    if options.format == "tfds" and not importlib.util.find_spec("tensorflow_datasets"):
+        raise Refused("The tfds format needs an extra: run ./launch/setup.sh tfds, or use --format=jsonl.")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
@@ -134,10 +137,8 @@ def _plain(value):
 
 
 def _write_tfds(directory: pathlib.Path, parts: dict, metadata: dict) -> None:
-    try:
-        import tensorflow_datasets as tfds
-    except ImportError:
-        raise Refused("The tfds format needs the extra: pip install e2h[tfds]; or use --format=jsonl.") from None
+    import tensorflow_datasets as tfds
+
     rows = {part: list(found) for part, found in parts.items()}
     rows = {part: found for part, found in rows.items() if found}
     first = next(iter(rows.values()))[0]

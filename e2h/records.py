@@ -123,7 +123,8 @@ def versions() -> dict[str, str]:
 def device() -> str:
     """Kind of the device, and for a CPU how many cores this process may use."""
     kind = jax.local_devices()[0].device_kind
-    return f"{kind}, {len(os.sched_getaffinity(0))} cores" if jax.default_backend() == "cpu" else kind
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()  # not on macOS
+    return f"{kind}, {cores} cores" if jax.default_backend() == "cpu" else kind
 
 
 def commit() -> str:

@@ -64,7 +64,7 @@ def fields(component_type: type) -> list[tuple[dataclasses.Field, type]]:
 
 def checked(owner, field: dataclasses.Field, kind: type, value):
     """`value` as the field's type, or `Refused` with the field's name and what it takes."""
-    where = f"{getattr(owner, 'kind', '') or 'config'}.{field.name}"
+    where = f"{owner.kind}.{field.name}" if owner.kind else field.name
     if kind is float and type(value) is int:
         value = float(value)
     if typing.get_origin(kind) is tuple:

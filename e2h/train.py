@@ -93,7 +93,7 @@ def chunk(config: Config, data, seed, state: State, stop, axis: str | None = Non
     The difficulty of a step, and with it the array shape, is drawn from the step alone: a population shares it, so
     that under vmap a `switch` over shapes stays a choice, and a seed trained alone meets the same difficulties.
     """
-    sizes = batches.capacities(config, TRAIN)
+    sizes = batches.capacities(config, TRAIN)[-1 if config.curriculum.mixed else 0 :]  # mixed: only the largest is used
     rows = -(-batches.size(config) // shards)
     row_B = (jax.lax.axis_index(axis) * rows if axis else 0) + jnp.arange(rows)
 

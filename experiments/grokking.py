@@ -111,7 +111,7 @@ def claims(rows):
     )  # fmt: skip
     yield Claim(
         "decay-late", PRIETO, "With decay the test arrives clearly after the training accuracy.",
-        "no number at this learning rate and decay", "the authors say that decay groks fast at this learning rate; our threshold",
+        "no number at this learning rate and decay", "its authors: decay groks fast here; our threshold",
         "median t_gen / t_mem >= 3, and the test arrives", tuple(ratio["decay"]),
         verdict(3 <= ratio["decay"].median() < math.inf),
     )  # fmt: skip

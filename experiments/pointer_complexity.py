@@ -76,7 +76,8 @@ def claims(rows):
     )  # fmt: skip
     yield Claim(
         "beyond", SAMIEI, "It does not hop on: accuracy falls on problems of more steps and the same length.",
-        "no number published", "our task", "median <= .30 over the untrained hops, if the trained ones are known (>= .95)",
+        "no number published", "our task",
+        "median <= .30 over the untrained hops, where the trained ones are known (>= .95)",
         tuple(hard), judged,
     )  # fmt: skip
 

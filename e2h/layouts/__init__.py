@@ -40,9 +40,15 @@ def score(batch: Batch, logits_BxRxV: jax.Array, loss: jax.Array) -> tuple[Score
     counts_BxR = batch.weight_BxR > 0
     finite_BxR = jnp.isfinite(logits_BxRxV).all(-1)
     right_BxR = (logits_BxRxV.argmax(-1) == batch.target_BxR) & finite_BxR & counts_BxR
-    exact_B = (right_BxR | ~counts_BxR).all(1) & counts_BxR.any(1)
+    exact_B = all_right(batch, right_BxR)
     total = [a.sum(dtype=jnp.int32) for a in (counts_BxR.any(1), exact_B, counts_BxR, right_BxR)]
     return Score(*total, loss), exact_B
+
+
+def all_right(batch: Batch, right_BxR: jax.Array) -> jax.Array:
+    """bool [B]: whether every read of weight 1 is right, of a problem that has one."""
+    counts_BxR = batch.weight_BxR > 0
+    return (right_BxR | ~counts_BxR).all(1) & counts_BxR.any(1)
 
 
 @dataclasses.dataclass(frozen=True)

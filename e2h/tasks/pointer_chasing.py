@@ -15,7 +15,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from e2h.registry import setting
+from e2h.registry import Refused, setting
 from e2h.tasks import BLANK, NO_PLACE, Complexity, Problem, Task, problem
 
 
@@ -36,9 +36,13 @@ class PointerChasing(Task):
         ("0>6 1>7 2>5 3>0 4>3 5>4 6>1 7>2 4? I I I H I I", "3", {"names": 8, "flags": 6}),
     )
 
+    def check(self, config) -> None:
+        if config.layout.name == "tagging" and config.model.causal:
+            raise Refused("Tagging reads pointer chasing at its start, before the flags: use a model that looks ahead.")
+
     @property
     def layouts(self) -> tuple[str, ...]:
-        return ("tagging", "query")
+        return ("query", "tagging")
 
     @property
     def highest(self) -> int:
