@@ -1,4 +1,4 @@
-"""One file adds one part: the task that CONTRIBUTING.md shows, in a copy of the checkout."""
+"""One file adds one part: the task and the position that CONTRIBUTING.md shows, in a copy of the checkout."""
 
 import json
 import os
@@ -15,16 +15,17 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
-    """A copy of the checkout with one file more, and nothing else changed."""
+    """A copy of the checkout with these files more, and nothing else changed."""
     root = tmp_path_factory.mktemp("checkout")
     leave_out = shutil.ignore_patterns("__pycache__", "results")
     for name in ("e2h", "experiments", "tests"):
         shutil.copytree(ROOT / name, root / name, ignore=leave_out)
     shutil.copy(ROOT / "pyproject.toml", root)
-    shown = re.search(
-        r"`e2h/tasks/majority\.py`.*?```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL
-    )
-    (root / "e2h" / "tasks" / "majority.py").write_text(shown[1])
+    for name in ("tasks/majority.py", "positions/scaled.py"):
+        shown = re.search(
+            rf"`e2h/{re.escape(name)}`.*?```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL
+        )
+        (root / "e2h" / name).write_text(shown[1])
     return root
 
 
@@ -58,3 +59,14 @@ def test_a_new_task_is_held_to_the_conformance_suite(copy):
     told = python(copy, "pytest", "-q", "-p", "no:cacheprovider", *suites, "-k", "majority")
     passed = re.search(r"(\d+) passed", told)
     assert passed and int(passed[1]) >= 10 and "failed" not in told and "skipped" not in told, told[-500:]
+
+
+def test_a_new_position_is_held_to_the_conformance_suite(copy):
+    told = python(copy, "pytest", "-q", "-p", "no:cacheprovider", "tests/test_positions.py", "-k", "scaled")
+    passed = re.search(r"(\d+) passed", told)
+    assert passed and int(passed[1]) >= 2 and "failed" not in told, told[-500:]
+
+
+def test_what_contributing_shows_passes_the_linter(copy):
+    python(copy, "ruff", "check", "e2h/tasks/majority.py", "e2h/positions/scaled.py")
+    python(copy, "ruff", "format", "--check", "e2h/tasks/majority.py", "e2h/positions/scaled.py")
