@@ -182,8 +182,9 @@ def test_the_step_counts_updates():
     assert trained(TABLE, 7, 20)[0].step == 20
 
 
-def test_a_whole_run_uses_no_key_twice():
-    config = replace(LENGTH, seeds=1, buckets=1, batch_size=3)  # in no other test, so that it is traced here
+@CONFIGS
+def test_a_whole_run_uses_no_key_twice(config):
+    config = replace(config, seeds=1, buckets=1, batch_size=3)  # in no other test, so that it is traced here
     with jax.debug_key_reuse(True):
         state, data, seeds = parallel.init(config), parallel.prepare(config), parallel.seeds(config)
         state, _ = parallel.chunk(config)(data, seeds, state, 3)
