@@ -25,7 +25,7 @@ LINES = (
         "--optimizer.inner.inner.eps=1e-30",
         "--optimizer.rescale=false",
     ],
-    ["--model.hidden=", "--measures=weight_norm,zero_loss", "--optimizer.clip_norm=0.1", "--task.op=divide"],
+    ["--model.hidden=", "--measures=weight_norm,zero_loss", "--optimizer.clip_norm=0.123456789", "--task.op=divide"],
     ["--model.hidden=3,2,1", "--optimizer.schedule=cosine", "--nosplit.shared", "--curriculum", "fixed", "-seeds", "2"],
 )
 
@@ -48,7 +48,7 @@ def test_flags_set_what_they_name():
     assert (config.optimizer.rescale, config.optimizer.inner.name) == (False, "grokfast_ma")
     assert config.optimizer.inner.inner.eps == 1e-30
     assert config_of(*LINES[2]).optimizer.inner.learning_rate == 1.0
-    assert config_of(*LINES[4]).model.hidden == () and config_of(*LINES[4]).optimizer.clip_norm == 0.1
+    assert config_of(*LINES[4]).model.hidden == () and config_of(*LINES[4]).optimizer.clip_norm == 0.123456789
     assert config_of(*LINES[5]).model.hidden == (3, 2, 1) and config_of(*LINES[5]).seeds == 2
     assert "--optimizer.clip_norm=inf" in to_flags(Config())
 

@@ -158,7 +158,7 @@ def test_batches_of_other_seeds_and_steps_differ(split, task):
 
 @pytest.mark.parametrize("task, difficulty", [(Parity(), 64), (Addition(), 5), (PointerChasing(), 2)], ids=str)
 def test_the_held_out_share_is_the_one_asked_for_whatever_the_answer(task, difficulty):
-    count, shares = 8000, (0.01, 0.125, 0.5)
+    count, shares = 8000, (0.05, 0.125, 0.5)
     problems = draw(task, np.full(count, difficulty), max(difficulty, 8) if task.axis == "length" else difficulty)
     sides = lambda x: [Length(held_out=share).is_held_out(task, x, difficulty) for share in shares]  # noqa: E731
     for share, held in zip(shares, jax.device_get(quick_jit(jax.vmap(sides))(problems)), strict=True):
@@ -237,7 +237,7 @@ def test_training_starts_at_what_the_task_defines():
         (PointerChasing(), Complexity(test_max=12), "test_max <= 11"),
         (PointerChasing(names=8, flags=2), Complexity(train_max=1, test_max=3), "test_max <= 2"),
         (Parity(), Length(train_max=2, test_max=3), "Only 6 problems of task parity"),
-        (Parity(), Length(train_min=8, train_max=8, held_out=0.005), "Only 256 problems"),
+        (Parity(), Length(train_min=5, train_max=5, held_out=0.05), "Only 32 problems"),
         (Modular(), Fraction(train_fraction=0.0), "leaves no train problem of the 9409"),
         (Modular(), Fraction(train_fraction=1.0), "leaves no test problem"),
         (Modular(p=3), Fraction(train_fraction=0.1), "leaves no train problem of the 9"),

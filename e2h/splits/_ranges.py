@@ -27,7 +27,7 @@ class RangeSplit(Split):
     train_max: int = setting(20, "the hardest difficulty of training", low=1)
     test_max: int = setting(100, "the hardest difficulty of the out-of-distribution test", low=2)
     test_every: int = setting(1, "test every so many difficulties", low=1)
-    held_out: float = setting(0.125, "share of the training range's problems kept for its test", low=0.05, high=0.5)
+    held_out: float = setting(0.125, "share of the training range's problems kept for its test", low=0.001, high=0.5)
 
     axes: ClassVar[tuple[str, ...]] = ("length",)  # the task's axis must be one of these
 
