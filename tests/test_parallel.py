@@ -39,8 +39,8 @@ def test_the_rows_of_a_device_are_those_rows_of_the_whole_batch(config):
     data, size = seed_of(prepare(config), 1), batches.size(config)
     rows = jax.jit(lambda row_B: batches.train_batch(config, data, 1, 7, row_B, 5, 6))
     whole = rows(jnp.arange(size))
-    for first in range(0, size, 2):
-        own, inside = rows(first + jnp.arange(2)), min(2, size - first)
+    for first in range(0, size, 3):
+        own, inside = rows(first + jnp.arange(3)), min(3, size - first)
         for found, wanted in zip(jax.tree.leaves(own), jax.tree.leaves(whole), strict=True):
             np.testing.assert_array_equal(found[:inside], wanted[first : first + inside])
         assert (own[1].weight_BxR[inside:] == 0).all()
