@@ -10,6 +10,7 @@ from _networks import FAST, batch, configs, params, stack
 
 from e2h import decode, train
 from e2h.layouts import score
+from e2h.tasks import BLANK
 
 SEEDS, ROWS = 32, 12
 CASES = list({c.values[0].model.name: c for c in configs("causal")[::-1]}.values())  # one of each model
@@ -103,3 +104,13 @@ def test_generation_stops_when_every_row_has_ended(monkeypatch):
     assert said.tolist() == [[3, *[end] * 4], [end] * 5, [1, 2, *[end] * 3]]
     start = np.asarray(x.read_BxR[:, 0])
     assert network.fed == [([3, end, 1], (start + 1).tolist()), ([end, end, 2], (start + 2).tolist())]
+
+
+def test_logits_that_are_not_finite_say_nothing(monkeypatch):
+    config = CASES[0].values[0]
+    network = Script([[0, 1, 2, 3, 4]] * 3, config.layout.end(config.task) + 1)
+    network.logits_BxRxV = network.logits_BxRxV.at[1, 0].set(jnp.nan).at[2, 3, 5].set(jnp.inf)
+    monkeypatch.setattr(train, "network", lambda config: network)
+    with jax.disable_jit():
+        said = decode.generate(config, {}, batch(config))
+    assert said.tolist() == [[0, 1, 2, 3, 4], [BLANK, 1, 2, 3, 4], [0, 1, 2, BLANK, 4]]

@@ -20,7 +20,7 @@ from e2h.tasks import BLANK
 QUERY = configs("query")
 TABLE = [c for c in configs("table") if c.values[0].model not in {q.values[0].model for q in QUERY}]  # takes no other
 TAGGING = [c for c in configs("tagging") if not c.values[0].model.causal]  # the flags stand after the read
-GENERATING = [c for c in QUERY if hasattr(train.network(c.values[0]), "prefill")]
+GENERATING = [c for c in QUERY if c.values[0].model.causal and hasattr(train.network(c.values[0]), "prefill")]
 every = functools.partial(pytest.mark.parametrize, "config")
 
 

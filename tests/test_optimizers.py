@@ -228,7 +228,7 @@ def numpy_ma(gradients, window, lam):
         (GrokfastMA(window=7, lam=5.0), lambda g: numpy_ma(g, 7, 5.0)),
         (GrokfastMA(window=1, lam=5.0), lambda g: 6 * g),
     ],
-    ids=repr,
+    ids=["ema-0.9", "ema", "ma-7", "ma-1"],
 )
 def test_grokfast_equals_plain_numpy(wrapper, oracle):
     gradients = np.random.default_rng(0).standard_normal((30, 3))
