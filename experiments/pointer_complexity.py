@@ -4,7 +4,8 @@
 
 Complexity out of distribution in the sense of Samiei et al. 2025 (arXiv 2510.06274), on a task of our own
 (e2h/tasks/pointer_chasing.py). The control, "counting", has the same prompts over the cycle f(i) = i + 1: a network
-that fails there cannot count the flags, whatever it does about the table.
+that fails there cannot count the flags, whatever it does about the table. In the stored outcome the control, perfect
+on the trained counts, fails beyond them too: so the failure to hop on is at least a failure to count on.
 
 At CPU scale the cycle has 11 names (24 at paper scale) and 5 flags, so that only 4 and 5 hops are beyond the trained
 1..3, and at 5 every flag is set. A net that knows which names are wrong, but no further hop, scores at most 1/4 there.

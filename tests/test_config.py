@@ -123,7 +123,7 @@ def test_digest_names_a_directory_and_is_the_same_in_every_process():
         (["--task=paritty"], "did you mean 'parity'"),
         (["--optimizer=grokfast_ema", "--optimizer.inner=adamv"], "did you mean 'adamw'"),
         (["--task"], "task"),
-        (["--seeds=0"], "config.seeds=0 is out of range: it takes 1 to 65536"),
+        (["--seeds=0"], "^seeds=0 is out of range: it takes 1 to 65536"),
         (["--seeds=two"], "seeds"),
         (["--seeds=1.5"], "seeds"),
         (["--optimizer.learning_rate=fast"], "learning_rate"),
@@ -131,7 +131,7 @@ def test_digest_names_a_directory_and_is_the_same_in_every_process():
         (["--optimizer.b1=nan"], "optimizer.b1=nan is out of range"),
         (["--model.hidden=3,two"], "--model.hidden takes a list of int, and 'two' is none"),
         (["--model.bias=maybe"], "model.bias"),
-        (["--precision=hihgest"], "config.precision='hihgest' is not one of .*; did you mean 'highest'"),
+        (["--precision=hihgest"], "^precision='hihgest' is not one of .*; did you mean 'highest'"),
         (["--task.op=devide"], "did you mean 'divide'"),
     ],
 )

@@ -511,7 +511,7 @@ def test_problem_fills_in_places_and_reads_at_the_last_prompt_token():
 
 
 def test_a_table_without_rows_is_refused():
-    class Empty(TableTask):
+    class Empty(Modular):
         def rows(self):
             return jnp.zeros((0, 2)), jnp.zeros(0)
 
