@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from _tiny import LENGTH, TABLE, init, prepare, replace, seed_of, trained
 
-from e2h import batches, evaluate, layouts, parallel, train
+from e2h import batches, decode, evaluate, layouts, parallel, train
 from e2h.config import Config
 from e2h.layouts.causal import Causal
 from e2h.layouts.tagging import Tagging
@@ -73,11 +73,13 @@ def test_a_table_is_scored_as_a_whole(scores):
     np.testing.assert_array_equal(sum(counts), [TABLE.task.size] * 2)
 
 
-def test_problems_beyond_training_are_counted_once_each(scores):
-    for difficulties, cell in scores[LENGTH][0]["test_length"]:
-        for j, difficulty in enumerate(difficulties):
-            assert (cell.score.problems[:, j] <= min(LENGTH.test_size, LENGTH.task.distinct(difficulty))).all()
-            assert (cell.score.problems[:, j] > LENGTH.test_size / 2).all()  # of 128 or more, 32 draws mostly differ
+def test_problems_that_come_up_twice_are_counted_once(scores):
+    for part, programs in scores[LENGTH][0].items():
+        for difficulties, cell in programs:
+            for difficulty, problems_S in zip(difficulties, cell.score.problems.T, strict=True):
+                assert (problems_S <= min(LENGTH.test_size, LENGTH.task.distinct(difficulty))).all()
+                if part == "test_length":  # 32 draws of 128 or more mostly differ
+                    assert (problems_S > LENGTH.test_size / 2).all()
 
 
 @pytest.mark.parametrize("config", [TABLE, LENGTH], ids=["table", "length"])
@@ -167,6 +169,14 @@ def test_an_answer_is_exact_if_the_model_says_all_of_it_by_itself():
         np.testing.assert_array_equal(cell.score.exact, [odd_N, np.zeros(len(difficulties))])
         np.testing.assert_array_equal(odd_N, exact_N)
         assert odd_N.sum() > 0
+
+
+def test_the_exact_score_of_a_generating_layout_is_of_what_was_generated(monkeypatch):
+    config, generated = replace(LENGTH, layout=Causal()), []
+    monkeypatch.setattr(decode, "generate", lambda config, params, batch: generated.append(batch) or batch.target_BxR)
+    params = seed_of(init(config).params, 0)
+    jax.eval_shape(lambda: evaluate.sweep(config, TEST, 6, (), 0, params, jnp.ones(1, int)))
+    assert generated
 
 
 @pytest.mark.parametrize("config", [TABLE, LENGTH], ids=["table", "length"])

@@ -96,6 +96,8 @@ def test_a_budget_off_the_grid_ends_with_a_checkpoint_and_rows_at_its_last_step(
     assert stored(tmp_path) == [100, 107] and state.step == 107
     assert set(rows[rows["split"] == "online"]["step"]) == {*range(10, 101, 10), 107}
     assert set(rows[rows["split"] == "test"]["step"]) == {*range(0, 101, 10), 107}
+    rows, _ = finished(tmp_path, replace(TABLE, steps=120, record_every=10))  # and goes on along the grid
+    assert set(rows[rows["split"] == "online"]["step"]) == {*range(10, 101, 10), 107, 110, 120}
 
 
 def test_a_longer_budget_continues_the_run(tmp_path, straight, monkeypatch):
@@ -172,14 +174,15 @@ def test_rows_are_on_disk_before_their_checkpoint(tmp_path, monkeypatch):
     assert seen == [(0, [0]), (10, [0, 5, 10]), (20, [0, 5, 10, 15, 20])]
 
 
-def test_what_is_not_finite_stops_the_run_and_is_named(tmp_path):
-    broken_at = trained(LOSING, 20)[1][0].broken_at
+@pytest.mark.parametrize("every", [1, 5])
+def test_what_is_not_finite_stops_the_run_and_is_named(tmp_path, every):
+    config, broken_at = replace(LOSING, record_every=every), trained(LOSING, 20)[1][0].broken_at
     with pytest.raises(Broken) as stop:
-        run.run(LOSING, tmp_path, progress=False)
+        run.run(config, tmp_path, progress=False)
     step = int(broken_at.min()) + 1
-    assert step > 1 and f"seed {int(broken_at.argmin())} at step {step}. " in str(stop.value)
+    assert 1 < step < 5 and f"seed {int(broken_at.argmin())} at step {step}. " in str(stop.value)
     assert f"Last good checkpoint: step 0 in {tmp_path}/checkpoints" in str(stop.value)
-    assert set(records.read(tmp_path)["step"]) == set(range(step))
+    assert set(records.read(tmp_path)["step"]) == set(range(0, step, every))
     assert last(tmp_path, LOSING).step == 0
 
 
