@@ -42,7 +42,10 @@ class Records:
         path = self.directory / "config.json"
         now = json.loads(json.dumps(configs.identity(self.config)))
         if path.exists():
-            before = json.loads(path.read_text())["identity"]
+            try:
+                before = json.loads(path.read_text())["identity"]
+            except (ValueError, KeyError):
+                raise Refused(f"{path} is damaged; remove {self.directory} or choose another.") from None
             drift = next(_differences(before, now), None)
             if drift:
                 raise Refused(f"{self.directory} holds a run with {drift}; choose another directory.")
@@ -50,13 +53,23 @@ class Records:
 
     def _stamp(self) -> None:
         path = self.directory / "env.json"
-        sessions = json.loads(path.read_text()) if path.exists() else []
+        try:
+            sessions = json.loads(path.read_text())
+        except (FileNotFoundError, ValueError):  # it only informs: a damaged one is begun anew
+            sessions = []
         write_atomically(path, json.dumps([*sessions, environment(self.config)], indent=1))
+
+    def require_rows(self, step: int) -> None:
+        """Raises `Refused` if the rows end before a checkpoint's step: a run is not built upon half of its rows."""
+        path = self.directory / "rows.jsonl"
+        if max((_step(path, i, line) for i, line in enumerate(_lines(path), 1)), default=-1) < step:
+            raise Refused(f"{path} ends before the checkpoint of step {step}: it was cut; remove {self.directory}.")
 
     def resume(self, step: int) -> None:
         """Opens rows.jsonl for appending, without the rows after `step` (-1: without any)."""
         path = self.directory / "rows.jsonl"
-        kept = [line for line in _lines(path) if json.loads(line)["step"] <= step]
+        steps = [_step(path, i, line) for i, line in enumerate(_lines(path), 1)]
+        kept = [line for line, at in zip(_lines(path), steps, strict=True) if at <= step]
         write_atomically(path, "".join(kept))
         self.rows_file = path.open("a")
         purge = {"purge_step": step + 1} if step >= 0 else {}
@@ -155,6 +168,13 @@ def _lines(path: pathlib.Path) -> list[str]:
     """The whole lines of a file; a last line that was cut off is left out."""
     text = path.read_text() if path.exists() else ""
     return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _step(path: pathlib.Path, number: int, line: str) -> int:
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        raise Refused(f"{path}, line {number}, is damaged; remove {path.parent} to begin anew.") from None
 
 
 def _differences(before: dict, now: dict, prefix: str = ""):

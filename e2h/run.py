@@ -109,6 +109,7 @@ class _Loop:
             self.say(sentence)
         if state is not None:
             self.last_good = int(state.step)
+            self.book.require_rows(self.last_good)
             self.book.resume(self.last_good)
             return state
         self.book.resume(-1)

@@ -132,6 +132,8 @@ def test_two_steps_write_a_figure_rows_and_claims(name, outcome):
     rows = pd.read_csv(where / "rows.csv")
     assert set(rows["arm"]) == set(arms) and set(rows["seed"]) == {0, 1} and set(rows["step"]) <= {0, 1, 2}
     assert "online" not in set(rows["split"])
+    measures = next(iter(arms.values())).measures
+    assert {*measures, *(f"{measure}_count" for measure in measures)} <= set(rows.columns)
 
 
 @every_experiment
@@ -234,6 +236,20 @@ def test_a_request_that_cannot_be_met_is_one_sentence_and_leaves_nothing(tmp_pat
     before = files(tmp_path)
     assert words in refusal(*flags.split())
     assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "name, flags, words",
+    [
+        ("parity_length", "--task=permutation", "No run of this experiment would use the --task settings"),
+        ("parity_length", "--model=transformer --model.layers=3", "would use the --model settings"),
+        ("pointer_complexity", "--task=parity", "This experiment cannot do with --task=parity"),
+        ("grokking", "--optimizer=grokfast_ema", "cannot do with --optimizer=grokfast_ema"),
+    ],
+)
+def test_a_setting_that_no_arm_would_use_is_refused(tmp_path, refusal, name, flags, words):
+    assert words in refusal(*flags.split(), name=name)
+    assert not files(tmp_path)
 
 
 def test_a_run_directory_of_another_config_is_refused_and_left_alone(tmp_path, refusal):

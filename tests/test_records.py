@@ -11,6 +11,7 @@ from e2h.optimizers.adamw import AdamW
 from e2h.optimizers.sgd import SGD
 from e2h.records import Records
 from e2h.registry import Refused
+from e2h.run import run
 from e2h.tasks.modular import Modular
 
 
@@ -113,3 +114,26 @@ def test_a_text_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         records.write_atomically(tmp_path / "a", "new")
     assert (tmp_path / "a").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    "name, content, told",
+    [
+        ("rows.jsonl", "", "ends before the checkpoint of step 20"),
+        ("rows.jsonl", '{"step": 0}\n{"garb\n{"step": 20}\n', "line 2, is damaged"),
+        ("config.json", "{", "config.json is damaged"),
+        ("config.json", "{}", "config.json is damaged"),
+    ],
+)
+def test_a_damaged_file_is_named_not_built_upon(tmp_path, name, content, told):
+    run(TABLE, tmp_path, progress=False)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(Refused, match=told):
+        run(TABLE, tmp_path, progress=False)
+
+
+def test_a_damaged_stamp_is_begun_anew(tmp_path):
+    run(TABLE, tmp_path, progress=False)
+    (tmp_path / "env.json").write_text("[")
+    run(TABLE, tmp_path, progress=False)
+    assert len(json.loads((tmp_path / "env.json").read_text())) == 1
