@@ -93,17 +93,17 @@ def bare_scan(config: Config, steps: int):
     rows, sizes = jnp.arange(config.batch_size), batches.capacities(config, "train")
 
     def branch(capacity, state, batch):
-        return train.step(config, state, batches.trim(config, batch, capacity))[0]
+        return train.step(config, state, batches.trim(config, batch, capacity))
 
     def body(carry, _):
         data, seed, state = carry
         difficulty = batches.difficulty(config, state.step, rows)
         _, batch = batches.train_batch(config, data, seed, state.step, rows, difficulty, sizes[-1])
         branches = [functools.partial(branch, capacity) for capacity in sizes]
-        state = jax.lax.switch(jnp.searchsorted(jnp.array(sizes), difficulty), branches, state, batch)
-        return (data, seed, state), None
+        state, *told = jax.lax.switch(jnp.searchsorted(jnp.array(sizes), difficulty), branches, state, batch)
+        return (data, seed, state), told  # the score is part of the step: left out, it would not be computed
 
-    return jax.jit(lambda *carry: jax.lax.scan(body, carry, length=steps)[0][2].params)
+    return jax.jit(lambda *carry: jax.lax.scan(body, carry, length=steps))
 
 
 def host_loop(steps: int = 5000):
