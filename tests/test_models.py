@@ -221,6 +221,7 @@ MATRICES = {  # parameter -> (inputs, outputs), or its standard deviation
         **{name: (D, D) for name in ("query", "key", "value", "out")},
     },
 }
+VECTORS = {"scale": 1, "bias": 0}
 INITIAL = [(name, "lecun_normal") for name in MATRICES] + [("mlp", k) for k in KERNELS if k != "lecun_normal"]
 
 
@@ -236,17 +237,15 @@ def test_initial_std_is_that_of_the_initialiser(name, kernel):
     seen = set()
     for path, w in jax.tree_util.tree_leaves_with_path(init(jax.random.key(2))):
         words = [k.key for k in path]
-        known = seen_word = next((word for word in words if word in MATRICES[name]), None)
-        w = np.asarray(w, np.float64)
-        if known is None or words[-1] == "bias":  # gains start at 1, biases at 0, an LSTM's forget gate's at 1
-            assert set(np.unique(w)) == (
-                {1.0} if words[-1] == "scale" else {0.0, 1.0} if name == "lstm" and words[0] == "bias" else {0.0}
-            )
-            continue
-        seen.add(seen_word)
-        want = MATRICES[name][known]
-        want = want if isinstance(want, float) else STD[kernel](*want)
-        assert abs(np.sqrt((w**2).mean()) - want) < 3 * want / np.sqrt(2 * w.size), words
+        matrix = next((word for word in words if word in MATRICES[name]), None)
+        if words[-1] in VECTORS:
+            want = [0, 0, 1, 0] if words == ["bias"] and name == "lstm" else VECTORS[words[-1]]  # 1 for the forget gate
+            np.testing.assert_array_equal(w, np.repeat(want, w.size // np.size(want)).reshape(w.shape))
+        else:
+            want = MATRICES[name][matrix]
+            want = want if isinstance(want, float) else STD[kernel](*want)
+            assert abs(np.sqrt(np.mean(np.square(w))) - want) < 3 * want / np.sqrt(2 * w.size), words
+            seen.add(matrix)
     assert seen == set(MATRICES[name])
 
 
