@@ -127,7 +127,7 @@ def test_digest_names_a_directory_and_is_the_same_in_every_process():
         (["--seeds=two"], "seeds"),
         (["--seeds=1.5"], "seeds"),
         (["--optimizer.learning_rate=fast"], "learning_rate"),
-        (["--optimizer.learning_rate=-1"], "optimizer.learning_rate=-1.0 is out of range: it takes 0.0 or more"),
+        (["--optimizer.learning_rate=-1"], "optimizer.learning_rate=-1.0 is out of range: it takes 0.0 to 1e"),
         (["--optimizer.b1=nan"], "optimizer.b1=nan is out of range"),
         (["--model.hidden=3,two"], "--model.hidden takes a list of int, and 'two' is none"),
         (["--model.bias=maybe"], "model.bias"),
