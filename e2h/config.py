@@ -134,7 +134,7 @@ def from_dict(data: dict[str, Any], kind: str = "") -> Component:
     return cls(**values)
 
 
-def identity(config: Config) -> dict[str, Any]:
+def identity(config: Component) -> dict[str, Any]:
     """What the digest is made of: everything that changes the numbers of a step."""
     data = to_dict(config)
     for field in dataclasses.fields(config):
@@ -143,7 +143,7 @@ def identity(config: Config) -> dict[str, Any]:
     return data
 
 
-def digest(config: Config) -> str:
+def digest(config: Component) -> str:
     """Twelve hex digits that name a run directory."""
     return hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()[:12]
 

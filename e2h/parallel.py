@@ -36,9 +36,12 @@ def populate(function, group: int):
 
     def population(per_seed, shared):
         count = len(jax.tree.leaves(per_seed)[0])
+        if count == 1:  # alone: matrix products without a batch axis of one are faster
+            alone = function(jax.tree.map(lambda a: a[0], per_seed), shared)
+            return jax.tree.map(lambda a: jnp.asarray(a)[None], alone)
         if count <= group:
             return jax.vmap(function, in_axes=(0, None))(per_seed, shared)
-        return jax.lax.map(lambda own: function(own, shared), per_seed, batch_size=group)
+        return jax.lax.map(lambda own: function(own, shared), per_seed, batch_size=group if group > 1 else None)
 
     return population
 

@@ -5,6 +5,10 @@ An experiment is a module with
   arms(config) -> {name: Config}       the grid of runs
   claims(rows) -> iterable of Claim    judged on the rows of all arms (column `arm`)
   figure(rows) -> Figure               drawn from the rows alone
+or, where nothing is trained by the library's loop (a closed form, a simulation of its own),
+  base(scale, argv) -> Component       its settings
+  simulate(settings) -> DataFrame      instead of `arms`; the same settings give the same rows
+  QUICK                                flags for a simulation of seconds, for the tests
 """
 
 import dataclasses
@@ -13,7 +17,8 @@ import pathlib
 import pkgutil
 import shlex
 import sys
-from typing import ClassVar
+import time
+from typing import ClassVar, NamedTuple
 
 import pandas as pd
 
@@ -73,25 +78,47 @@ def launch(module, argv: list[str]) -> pathlib.Path:
         raise Refused(f"--scale={scale!r} is not one of {', '.join(SCALES)}.")
     base = module.base(scale, argv)
     chosen, options = config.parse_all(argv, base, Options())
+    outcome = _outcome(name, chosen == module.base(scale, argv[:1]), chosen, options)
+    gathered = _gather(module, name, chosen, base, pathlib.Path(options.runs), outcome)
+    command = shlex.join(["python", "-m", f"experiments.{name}", *argv[1:]])
+    judged = claims.document(
+        name, scale, command, gathered.digests, gathered.wall_s, list(module.claims(gathered.rows))
+    )
+    write(module, outcome, gathered.rows, judged)
+    print(f"\n{name} at scale {scale}, {judged['wall_s']} s on {judged['device']}")
+    print(claims.table(judged))
+    written = (*sorted(outcome.iterdir()), *gathered.directories)
+    print("\nWritten:", *(f"  {path}" for path in written), sep="\n")
+    return outcome
+
+
+class Gathered(NamedTuple):
+    """What an experiment measured."""
+
+    rows: pd.DataFrame
+    digests: dict[str, str]
+    wall_s: float
+    directories: tuple[pathlib.Path, ...]
+
+
+def _gather(module, name: str, chosen, base, runs: pathlib.Path, outcome: pathlib.Path) -> Gathered:
+    """The rows of all arms, or of the simulation. Whatever can be refused is refused before anything is written."""
+    if not isinstance(chosen, Config):
+        _check_writable(outcome)
+        began = time.time()
+        rows = module.simulate(chosen)
+        return Gathered(rows, {name: config.digest(chosen)}, time.time() - began, ())
     arms = _arms(module, chosen, base)
     for arm in arms.values():
         arm.check()
         parallel.check_devices(arm)
-    directories = {arm: pathlib.Path(options.runs) / name / config.digest(c) for arm, c in arms.items()}
-    outcome = _outcome(name, chosen == module.base(scale, argv[:1]), chosen, options)
+    digests = {arm: config.digest(c) for arm, c in arms.items()}
+    directories = {arm: runs / name / digest for arm, digest in digests.items()}
     for directory in (outcome, *directories.values()):
         _check_writable(directory)
-    rows = [run(c, directories[arm], f"{name} {arm}").assign(arm=arm) for arm, c in arms.items()]
-    command = shlex.join(["python", "-m", f"experiments.{name}", *argv[1:]])
-    judged = claims.document(
-        name, scale, command, {arm: config.digest(c) for arm, c in arms.items()},
-        sum(records.wall_seconds(d) for d in directories.values()), list(module.claims(pd.concat(rows))),
-    )  # fmt: skip
-    write(module, outcome, pd.concat(rows), judged)
-    print(f"\n{name} at scale {scale}, {judged['wall_s']} s on {judged['device']}")
-    print(claims.table(judged))
-    print("\nWritten:", *(f"  {path}" for path in (*sorted(outcome.iterdir()), *directories.values())), sep="\n")
-    return outcome
+    rows = pd.concat([run(c, directories[arm], f"{name} {arm}").assign(arm=arm) for arm, c in arms.items()])
+    wall_s = sum(records.wall_seconds(d) for d in directories.values())
+    return Gathered(store(rows), digests, wall_s, tuple(directories.values()))
 
 
 def _arms(module, chosen: Config, base: Config) -> dict[str, Config]:
@@ -127,9 +154,8 @@ def _outcome(name: str, as_it_stands: bool, chosen, options: Options) -> pathlib
 def write(module, directory: pathlib.Path, rows: pd.DataFrame, judged: dict) -> None:
     """figure.png, claims.json and rows.csv."""
     directory.mkdir(parents=True, exist_ok=True)
-    stored = store(rows)
-    stored.to_csv(directory / "rows.csv", index=False, float_format="%.6g")
-    figures.save(module.figure(stored), directory / "figure.png")
+    rows.to_csv(directory / "rows.csv", index=False, float_format="%.6g")
+    figures.save(module.figure(rows), directory / "figure.png")
     claims.write(directory / "claims.json", judged)
 
 
@@ -138,9 +164,3 @@ def store(rows: pd.DataFrame) -> pd.DataFrame:
     measured = [c for c in rows.columns if f"{c}_count" in rows.columns or c.endswith("_count")]
     kept = [c for c in (*KEPT, "right_teacher_forced", *measured) if c in rows.columns]
     return rows[rows["split"] != "online"][kept].reset_index(drop=True)
-
-
-def redraw(module, scale: str = "cpu"):
-    """The figure of a committed outcome, from its rows alone."""
-    name = module.__name__.rpartition(".")[2]
-    return module.figure(pd.read_csv(RESULTS / name / scale / "rows.csv"))
