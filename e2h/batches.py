@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from e2h import rng
+from e2h import grid, rng
 from e2h.config import Config
 from e2h.layouts import Batch
 from e2h.splits import TRAIN
@@ -27,8 +27,13 @@ def capacities(config: Config, part: str) -> tuple[int, ...]:
 
 
 def size(config: Config) -> int:
-    """Problems of a training step."""
-    return config.split.batch_size(config.task, config.batch_size)
+    """Problems of a training step; of a grid, the most that a cell takes."""
+    return max(split.batch_size(config.task, config.batch_size) for split in grid.splits(config))
+
+
+def blocks(config: Config, part: str) -> int:
+    """Blocks of `config.test_size` problems in a part; of a grid, the most that a cell has."""
+    return max(split.blocks(config.task, part, config.test_size) for split in grid.splits(config))
 
 
 def difficulty(config: Config, step, row_B) -> jax.Array:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from absl import flags
 
-from e2h import registry
+from e2h import grid, registry
 from e2h.curricula import Curriculum
 from e2h.curricula.uniform import Uniform
 from e2h.gradients import GradientRule
@@ -62,6 +62,8 @@ class Config(Component):
     test_size: int = setting(512, "test problems per difficulty (a table's test is always whole)", low=1)
     precision: str = setting("highest", "of float32 matrix products", choices=("default", "high", "highest"))
     compute_dtype: str = setting("float32", "of activations; parameters stay float32", choices=("float32", "bfloat16"))
+    init_scale: float = setting(1.0, "multiplies every initial parameter", low=0.0, varies=True, added=True)
+    grid: tuple[str, ...] = setting((), "settings that differ within the population: name=value:value,...", added=True)
 
     steps: int = how(1000, "the budget; part of the digest only if the learning rate's schedule uses it", low=1)
     record_every: int = how(10, "steps between rows of the training loss, and in one compiled call", low=1)
@@ -71,7 +73,8 @@ class Config(Component):
     mapping: str = how("jit", "how devices share the work", choices=("jit", "pmap", "shard_map"))
     shard: str = how("seeds", "what pmap or shard_map divides among devices", choices=("seeds", "batch"))
     devices: int = how(1, "how many local devices pmap or shard_map uses", low=1)
-    seeds_per_program: int = how(65536, "at most so many seeds at once on a device, to fit memory", low=1)
+    seeds_per_program: int = how(65536, "at most so many members at once on a device, to fit memory", low=1)
+    halt: bool = how(True, "stop when a number is not finite; otherwise such a member only answers wrong from then on")
 
     kind: ClassVar[str] = ""
 
@@ -92,6 +95,11 @@ class Config(Component):
     def check(self, config=None) -> None:
         """Raises `Refused` if the components do not fit together. Compiles nothing."""
         del config
+        if self.grid:
+            for cell in grid.cells(self):
+                grid.at(self, cell).check()
+            if len(split_parts := {grid.at(self, cell).split.parts for cell in grid.cells(self)}) > 1:
+                raise Refused(f"--grid: the cells would be scored on different parts, {split_parts}.")
         for name in ("evaluate_every", "checkpoint_every"):
             if getattr(self, name) % self.record_every:
                 raise Refused(
@@ -109,8 +117,10 @@ class Config(Component):
             )
         if self.devices > 1 and self.mapping == "jit":
             raise Refused(f"--devices={self.devices} needs --mapping=pmap or --mapping=shard_map.")
-        if self.shard == "seeds" and self.seeds % self.devices:
-            raise Refused(f"--seeds={self.seeds} do not divide among --devices={self.devices}; use --shard=batch.")
+        if self.shard == "seeds" and len(grid.members(self)) % self.devices:
+            raise Refused(
+                f"{len(grid.members(self))} members do not divide among --devices={self.devices}; use --shard=batch."
+            )
 
 
 def issubclass_of_component(kind) -> bool:
@@ -136,9 +146,20 @@ def from_dict(data: dict[str, Any], kind: str = "") -> Component:
 
 def identity(config: Component) -> dict[str, Any]:
     """What the digest is made of: everything that changes the numbers of a step."""
-    data = to_dict(config)
+    data = _without_added(config, to_dict(config))
     for field in dataclasses.fields(config):
         if field.metadata.get("in_digest") is False and not (field.name == "steps" and config.optimizer.uses_budget):
+            data.pop(field.name, None)
+    return data
+
+
+def _without_added(component: Component, data: dict[str, Any]) -> dict[str, Any]:
+    """`data` of a component without the settings that were added later and stand at their defaults."""
+    for field, _ in registry.fields(type(component)):
+        value = getattr(component, field.name)
+        if isinstance(value, Component):
+            _without_added(value, data[field.name])
+        elif field.metadata.get("added") and value == field.default:
             del data[field.name]
     return data
 

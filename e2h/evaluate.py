@@ -36,7 +36,7 @@ def sweeps(config: Config) -> list[tuple[str, int, tuple[int, ...]]]:
 
 def sweep(config: Config, part: str, capacity: int, data, seed, params, difficulty_N) -> Cell:
     """Cells, stacked along N, for the given difficulties (int32 [N]) of one part."""
-    blocks = config.split.blocks(config.task, part, config.test_size)
+    blocks = batches.blocks(config, part)
 
     def at_difficulty(difficulty):
         cells, histogram_ZxRxV = jax.lax.map(

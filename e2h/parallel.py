@@ -1,14 +1,18 @@
-"""Seeds x devices: one seed's functions become a population's. The only file that names a mapping."""
+"""Members (seeds x cells of a grid) x devices: one member's functions become a population's.
+
+The only file that names a mapping.
+"""
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from e2h import evaluate, train
+from e2h import evaluate, grid, train
 from e2h.config import Config
 from e2h.registry import Refused
 from e2h.train import State
@@ -23,9 +27,20 @@ def check_devices(config: Config) -> None:
         )
 
 
-def seeds(config: Config) -> jax.Array:
-    """int32 [S]."""
-    return jnp.array(config.seed_range, jnp.int32)
+class Members(NamedTuple):
+    """Who a population is made of; the leading axis is S = cells of the grid x seeds, cell by cell."""
+
+    seed: jax.Array  # int32 [S]
+    settings: dict[str, jax.Array]  # what differs between cells, each float32 [S]
+
+    def bind(self, config: Config) -> Config:
+        """The config of one member (no leading axis), but for its split, whose numbers are in the split's data."""
+        return grid.bind(config, {k: v for k, v in self.settings.items() if not k.startswith("split.")})
+
+
+def members(config: Config) -> Members:
+    seeds = jnp.array([seed for seed, _ in grid.members(config)], jnp.int32)
+    return Members(seeds, jax.tree.map(jnp.asarray, grid.columns(config)))
 
 
 def populate(function, group: int):
@@ -91,21 +106,25 @@ def _shard_map(function, config: Config, axis: str, in_specs, out_specs):
 def init(config: Config) -> State:
     """The state of a population: a leading seed axis on parameters and optimizer state, one step for all."""
 
-    def init_one(seed, _):
-        state = train.init(config, seed)
+    def init_one(member, _):
+        state = train.init(member.bind(config), member.seed)
         return state.params, state.opt_state
 
-    params, opt_state = jax.jit(populate(init_one, config.seeds_per_program))(seeds(config), None)
+    params, opt_state = jax.jit(populate(init_one, config.seeds_per_program))(members(config), None)
     return State(params, opt_state, jnp.int32(0))
 
 
 def prepare(config: Config):
-    """The split's data of every seed."""
-    return jax.jit(jax.vmap(lambda seed: config.split.prepare(config.task, seed)))(seeds(config))
+    """The split's data of every member."""
+
+    def prepare_one(member):
+        return grid.bind(config, member.settings).split.prepare(config.task, member.seed)
+
+    return jax.jit(jax.vmap(prepare_one))(members(config))
 
 
 def chunk(config: Config):
-    """`run(data, seeds, state, stop) -> (state, totals of every seed)`, compiled once for equal configs."""
+    """`run(data, members, state, stop) -> (state, totals of every member)`, compiled once for equal configs."""
     return _chunk(_program(config))
 
 
@@ -114,15 +133,16 @@ def _chunk(config: Config):
     by_batch = config.mapping != "jit" and config.shard == BATCH
 
     def one_seed(own, shared):
-        (data, seed, params, opt_state), (step, stop) = own, shared
+        (data, member, params, opt_state), (step, stop) = own, shared
         axis, shards = (BATCH, config.devices) if by_batch else (None, 1)
-        state, totals = train.chunk(config, data, seed, State(params, opt_state, step), stop, axis, shards)
+        state = State(params, opt_state, step)
+        state, totals = train.chunk(member.bind(config), data, member.seed, state, stop, axis, shards)
         return state.params, state.opt_state, totals
 
     compiled = (share_batch if by_batch else spread)(one_seed, config)
 
-    def run(data, seeds, state, stop):
-        own, stop = (data, seeds, state.params, state.opt_state), jnp.int32(stop)
+    def run(data, members, state, stop):
+        own, stop = (data, members, state.params, state.opt_state), jnp.int32(stop)
         params, opt_state, totals = compiled(own, (state.step, stop))
         return State(params, opt_state, stop), totals
 
@@ -130,28 +150,37 @@ def _chunk(config: Config):
 
 
 def sweep(config: Config, part: str, capacity: int):
-    """`run(data, seeds, params, difficulties) -> Cell [S, N]`, compiled once for equal configs."""
+    """`run(data, members, params, difficulties) -> Cell [S, N]`, compiled once for equal configs."""
     return _sweep(_program(config), part, capacity)
 
 
 @functools.cache
 def _sweep(config: Config, part: str, capacity: int):
     def one_seed(own, difficulty_N):
-        return evaluate.sweep(config, part, capacity, *own, difficulty_N)
+        data, member, params = own
+        return evaluate.sweep(member.bind(config), part, capacity, data, member.seed, params, difficulty_N)
 
     compiled = spread(one_seed, config)
-    return lambda data, seeds, params, difficulties: compiled((data, seeds, params), jnp.array(difficulties, jnp.int32))
+
+    def run(data, members, params, difficulties):
+        return compiled((data, members, params), jnp.array(difficulties, jnp.int32))
+
+    return run
 
 
 def measure(config: Config):
-    """`run(data, seeds, params, step) -> {name: (sum [S], count [S])}`, compiled once for equal configs."""
+    """`run(data, members, params, step) -> {name: (sum [S], count [S])}`, compiled once for equal configs."""
     return _measure(_program(config))
 
 
 @functools.cache
 def _measure(config: Config):
-    compiled = spread(lambda own, step: evaluate.measure(config, *own, step), config)
-    return lambda data, seeds, params, step: compiled((data, seeds, params), jnp.int32(step))
+    def one_seed(own, step):
+        data, member, params = own
+        return evaluate.measure(member.bind(config), data, member.seed, params, step)
+
+    compiled = spread(one_seed, config)
+    return lambda data, members, params, step: compiled((data, members, params), jnp.int32(step))
 
 
 def _program(config: Config) -> Config:

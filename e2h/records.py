@@ -82,8 +82,10 @@ class Records:
         self.rows_file.flush()
         for row in rows:
             where = f"{row['split']}/{row['difficulty']}" if row["difficulty"] else row["split"]
+            cell = "".join(f"/{name}={value:g}" for name, value in row.items() if "." in name)
             if row["problems"]:
-                self.events.add_scalar(f"exact/{where}/seed{row['seed']}", row["exact"] / row["problems"], row["step"])
+                tag = f"exact/{where}{cell}/seed{row['seed']}"
+                self.events.add_scalar(tag, row["exact"] / row["problems"], row["step"])
 
     def secure(self) -> None:
         """What has been appended survives a crash of the machine from here on."""

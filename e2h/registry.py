@@ -32,9 +32,14 @@ class Refused(ValueError):
     """A request that cannot be met. Its text is one sentence for the user; command lines exit 2 on it."""
 
 
-def setting(default, help: str, *, low=None, high=None, choices=()) -> Any:
-    """A component's field: `default`, one line of help, inclusive bounds for numbers, choices for strings."""
-    return dataclasses.field(default=default, metadata=dict(help=help, low=low, high=high, choices=tuple(choices)))
+def setting(default, help: str, *, low=None, high=None, choices=(), varies=False, added=False) -> Any:
+    """A component's field: `default`, one line of help, inclusive bounds for numbers, choices for strings.
+
+    `varies`: the code only computes with it, so that it may be a traced number and differ within a population.
+    `added`: it came later, and its default is what was done before: at the default it leaves a digest as it was.
+    """
+    meta = dict(help=help, low=low, high=high, choices=tuple(choices), varies=varies, added=added)
+    return dataclasses.field(default=default, metadata=meta)
 
 
 @dataclasses.dataclass(frozen=True)

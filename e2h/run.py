@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from e2h import evaluate, parallel, records
+from e2h import evaluate, grid, parallel, records
 from e2h.checkpoint import Checkpoints
 from e2h.config import Config
 from e2h.records import Records
@@ -20,6 +20,7 @@ from e2h.splits import TEST
 from e2h.train import NEVER
 
 AGAIN = 75  # exit code after SIGTERM: saved, run the same command again (EX_TEMPFAIL)
+MANY = 8  # members; of more, a line on the terminal shows the least, the median and the most
 MIXTURE = 0  # the difficulty of a row over all difficulties that training drew
 
 
@@ -77,7 +78,8 @@ class _Loop:
 
     def __init__(self, config, book, checkpoints, asked_to_stop, label: str, progress: bool):
         self.config, self.book, self.checkpoints, self.asked_to_stop = config, book, checkpoints, asked_to_stop
-        self.seeds, self.data = parallel.seeds(config), parallel.prepare(config)
+        self.members, self.data = parallel.members(config), parallel.prepare(config)
+        self.who = grid.members(config)
         self.chunk, self.last_good = parallel.chunk(config), "none"
         self.label, self.say = label, tqdm.write if progress else lambda _: None
         self.bar = tqdm(total=config.steps, desc=label, disable=not (progress and sys.stderr.isatty()))
@@ -89,7 +91,7 @@ class _Loop:
         while step < self.config.steps:
             every = self.config.record_every
             stop = min(step - step % every + every, self.config.steps)
-            state, totals = self.chunk(self.data, self.seeds, state, stop)
+            state, totals = self.chunk(self.data, self.members, state, stop)
             self.record(stop, jax.device_get(totals))
             self.bar.update(stop - step)
             step = stop
@@ -125,34 +127,35 @@ class _Loop:
     def record(self, step: int, totals) -> None:
         self.halt_if_broken(totals.broken_at < NEVER, np.minimum(totals.broken_at, step - 1) + 1)
         rows = []
-        for i, seed in enumerate(self.config.seed_range):
+        for i, member in enumerate(self.who):
             score = jax.tree.map(lambda a, i=i: float(a[i]), totals.score)
-            rows.append(self.row(seed, step, "online", MIXTURE, score, {}))
+            rows.append(self.row(member, step, "online", MIXTURE, score, {}))
         self.book.append(rows)
         exact = totals.score.exact.sum() / max(totals.score.problems.sum(), 1)
         self.bar.set_postfix_str(f"train {exact:.3f}{self.postfix}")
 
     def halt_if_broken(self, broken_S, step) -> None:
-        if broken_S.any():
-            seed = self.config.seed_range[int(np.argmax(broken_S))]
+        if broken_S.any() and self.config.halt:
+            seed, cell = self.who[int(np.argmax(broken_S))]
             at = int(np.broadcast_to(step, broken_S.shape)[np.argmax(broken_S)])
+            where = "".join(f", {name}={value:g}" for name, value in cell.items())
             raise Broken(
-                f"Not finite: seed {seed} at step {at}. Last good checkpoint: step {self.last_good} in "
+                f"Not finite: seed {seed}{where} at step {at}. Last good checkpoint: step {self.last_good} in "
                 f"{self.checkpoints.directory}."
             )
 
     def evaluate(self, step: int, params) -> None:
         measured = {}
         if self.config.measures:
-            measured = jax.device_get(parallel.measure(self.config)(self.data, self.seeds, params, step))
+            measured = jax.device_get(parallel.measure(self.config)(self.data, self.members, params, step))
         rows = [
-            self.row(seed, step, "measured", MIXTURE, None, _columns(measured, i))
-            for i, seed in enumerate(self.config.seed_range)
+            self.row(member, step, "measured", MIXTURE, None, _columns(measured, i))
+            for i, member in enumerate(self.who)
             if measured
         ]
         for part, capacity, difficulties in evaluate.sweeps(self.config):
             cells = jax.device_get(
-                parallel.sweep(self.config, part, capacity)(self.data, self.seeds, params, difficulties)
+                parallel.sweep(self.config, part, capacity)(self.data, self.members, params, difficulties)
             )
             if part not in self.config.split.unseen:  # far out, an overflow is an answer: a wrong one
                 self.halt_if_broken(~np.isfinite(cells.score.loss).all(1), step)
@@ -165,15 +168,16 @@ class _Loop:
 
     def evaluated(self, step: int, part: str, difficulties, cells) -> list[dict]:
         rows = []
-        for i, seed in enumerate(self.config.seed_range):
+        for i, member in enumerate(self.who):
             for j, difficulty in enumerate(difficulties):
                 cell = jax.tree.map(lambda a, i=i, j=j: float(a[i, j]), cells)
                 more = {"commonest": cell.commonest, **cell.complexity._asdict()}
-                rows.append(self.row(seed, step, part, difficulty, cell.score, more))
+                rows.append(self.row(member, step, part, difficulty, cell.score, more))
         return rows
 
-    def row(self, seed: int, step: int, split: str, difficulty: int, score, more: dict) -> dict:
-        row = {"seed": seed, "step": step, "split": split, "difficulty": difficulty, "problems": 0.0}
+    def row(self, member: tuple[int, dict], step: int, split: str, difficulty: int, score, more: dict) -> dict:
+        seed, cell = member
+        row = {"seed": seed, **cell, "step": step, "split": split, "difficulty": difficulty, "problems": 0.0}
         if score is not None:
             right = "right_teacher_forced" if self.config.layout.generates else "right"
             row |= {"problems": score.problems, "exact": score.exact, "reads": score.reads, right: score.right}
@@ -186,11 +190,18 @@ class _Loop:
 
 
 def summary(rows: list[dict]) -> str:
-    """The exact match of every seed on every part, as one line."""
+    """The exact match of every member on every part, as one line; of many members least, median and most."""
     frame = pd.DataFrame([row for row in rows if row["problems"]])
-    sums = frame.groupby(["split", "seed"], sort=False)[["exact", "problems"]].sum()
+    who = ["split", "seed", *(c for c in frame.columns if "." in c)]
+    sums = frame.groupby(who, sort=False)[["exact", "problems"]].sum()
     parts = (sums["exact"] / sums["problems"]).groupby("split", sort=False)
-    return "  ".join(f"{part} {' '.join(f'{v:.3f}' for v in scores)}" for part, scores in parts)
+    return "  ".join(f"{part} {_written(list(scores))}" for part, scores in parts)
+
+
+def _written(scores: list[float]) -> str:
+    if len(scores) > MANY:
+        return f"{min(scores):.3f} {np.median(scores):.3f} {max(scores):.3f}"
+    return " ".join(f"{v:.3f}" for v in scores)
 
 
 def _columns(measured: dict, i: int) -> dict[str, float]:

@@ -31,7 +31,6 @@ class Totals(NamedTuple):
     broken_at: jax.Array  # int32: the first step that left the loss or a parameter not finite, or NEVER
 
 
-@functools.cache
 def network(config: Config) -> Network:
     """The Linen module of a config."""
     return config.model.network(
@@ -51,6 +50,7 @@ def init(config: Config, seed) -> State:
     """The state before the first step, of one seed (int32 scalar, may be traced)."""
     batch = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), batches.shape(config))
     params = network(config).init(rng.stream(seed, "init"), batch)["params"]
+    params = jax.tree.map(lambda w: w * jnp.asarray(config.init_scale, w.dtype), params)
     return State(params, optimizer(config).init(params), jnp.int32(0))
 
 

@@ -161,6 +161,7 @@ def write(module, directory: pathlib.Path, rows: pd.DataFrame, judged: dict) -> 
 
 def store(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows and columns that an outcome keeps: evaluations and measures, without the online training scores."""
+    varied = [c for c in rows.columns if "." in c]
     measured = [c for c in rows.columns if f"{c}_count" in rows.columns or c.endswith("_count")]
-    kept = [c for c in (*KEPT, "right_teacher_forced", *measured) if c in rows.columns]
+    kept = [c for c in (*KEPT, *varied, "right_teacher_forced", *measured) if c in rows.columns]
     return rows[rows["split"] != "online"][kept].reset_index(drop=True)

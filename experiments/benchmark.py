@@ -84,8 +84,8 @@ def seconds(work, repeats: int = 5, best: bool = False) -> float:
 
 
 def start(config: Config):
-    """(data, seeds, state) of a population."""
-    return parallel.prepare(config), parallel.seeds(config), parallel.init(config)
+    """(data, members, state) of a population."""
+    return parallel.prepare(config), parallel.members(config), parallel.init(config)
 
 
 def bare_scan(config: Config, steps: int):
@@ -109,8 +109,8 @@ def bare_scan(config: Config, steps: int):
 def host_loop(steps: int = 3000):
     """Chunks, rows, TensorBoard events and checkpoints against the bare scan, before and after it to cancel drift."""
     config = dataclasses.replace(PARITY, model=RNN(width=64), steps=steps, test_size=8)
-    data, seeds, state = start(config)
-    one = jax.tree.map(lambda a: a[0], (data, seeds, state.params, state.opt_state))
+    data, members, state = start(config)
+    one = jax.tree.map(lambda a: a[0], (data, members.seed, state.params, state.opt_state))
     scan = bare_scan(config, steps)
     bare = lambda: scan(one[0], one[1], train.State(one[2], one[3], jnp.int32(0)))  # noqa: E731
     jax.block_until_ready(bare())
@@ -132,13 +132,13 @@ def run_seconds(config: Config) -> float:
 
 def buckets_against_recompiling(steps: int = 1000):
     """The whole population program against a jitted step that is compiled for each length."""
-    data, seeds, state = start(PARITY)
+    data, members, state = start(PARITY)
     chunk = parallel.chunk(dataclasses.replace(PARITY, seeds_per_program=1))  # a program of its own, so it is cold
     began = time.perf_counter()
-    jax.block_until_ready(chunk(data, seeds, state, steps))
+    jax.block_until_ready(chunk(data, members, state, steps))
     cold = time.perf_counter() - began
-    warm = seconds(lambda: chunk(data, seeds, state, steps), repeats=3) / steps
-    own = jax.tree.map(lambda a: a[0], (data, seeds, state.params, state.opt_state))
+    warm = seconds(lambda: chunk(data, members, state, steps), repeats=3) / steps
+    own = jax.tree.map(lambda a: a[0], (data, members.seed, state.params, state.opt_state))
     rows = jnp.arange(PARITY.batch_size)
 
     @functools.partial(jax.jit, static_argnums=1)
@@ -156,7 +156,7 @@ def buckets_against_recompiling(steps: int = 1000):
     yield "ratio, cold", f"{other / cold:.2f} x faster"
     yield "warm step: one program / one per length", f"{warm * 1e3:.2f} ms / {each * 1e3:.2f} ms"
     padded = parallel.chunk(dataclasses.replace(PARITY, buckets=1))
-    one_bucket = seconds(lambda: padded(data, seeds, state, steps), repeats=3) / steps
+    one_bucket = seconds(lambda: padded(data, members, state, steps), repeats=3) / steps
     yield "warm step: four buckets / padded to 40", f"{warm * 1e3:.2f} ms / {one_bucket * 1e3:.2f} ms"
 
 
@@ -175,21 +175,21 @@ def compiled_programs():
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, duration, **_: compiled.append(event) if "backend_compile_duration" in event else None
     )
-    data, seeds, state = start(config)
+    data, members, state = start(config)
     before = len(compiled)
-    state, _ = parallel.chunk(config)(data, seeds, state, 50)
-    parallel.chunk(config)(data, seeds, state, 107)
+    state, _ = parallel.chunk(config)(data, members, state, 50)
+    parallel.chunk(config)(data, members, state, 107)
     trained = len(compiled)
     for part, capacity, difficulties in sweeps(config):
-        parallel.sweep(config, part, capacity)(data, seeds, state.params, difficulties)
+        parallel.sweep(config, part, capacity)(data, members, state.params, difficulties)
     yield "training on lengths 1..40", trained - before
     yield "evaluating lengths 1..500", len(compiled) - trained
 
 
 def arithmetic(rate: float, steps: int = 20):
     """Floating-point operations of the matrix products in a step, counted by hand, over its time."""
-    data, seeds, state = start(MODULAR)
-    each = seconds(lambda: parallel.chunk(MODULAR)(data, seeds, state, steps), repeats=5) / steps
+    data, members, state = start(MODULAR)
+    each = seconds(lambda: parallel.chunk(MODULAR)(data, members, state, steps), repeats=5) / steps
     work = transformer_flops(MODULAR)
     yield "largest float32 matrix product", f"{rate:.0f} GFLOP/s"
     yield "step", f"{each * 1e3:.1f} ms, {work / each / 1e9:.0f} GFLOP/s, {work / each / 1e9 / rate:.0%} of that"

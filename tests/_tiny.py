@@ -67,6 +67,6 @@ def trained(config: Config, *stops: int):
     """(state, [totals of each chunk]) after chunks that end at `stops`."""
     state, totals = init(config), []
     for stop in stops:
-        state, total = parallel.chunk(config)(prepare(config), parallel.seeds(config), state, stop)
+        state, total = parallel.chunk(config)(prepare(config), parallel.members(config), state, stop)
         totals.append(total)
     return state, totals

@@ -23,7 +23,7 @@ def swept(config, state, parts=None):
     found = {}
     for part, capacity, difficulties in (s for s in evaluate.sweeps(config) if s[0] in (parts or config.split.parts)):
         run = parallel.sweep(config, part, capacity)
-        cells = run(prepare(config), parallel.seeds(config), state.params, difficulties)
+        cells = run(prepare(config), parallel.members(config), state.params, difficulties)
         found.setdefault(part, []).append((difficulties, jax.device_get(cells)))
     return found
 
@@ -191,7 +191,7 @@ def test_an_untrained_model_scores_chance(config):
 def test_measures_are_sums_and_counts_over_training_problems():
     config = replace(TABLE, measures=("weight_norm", "zero_loss", "softmax_collapse"))
     state = init(config)
-    found = parallel.measure(config)(prepare(config), parallel.seeds(config), state.params, 0)
+    found = parallel.measure(config)(prepare(config), parallel.members(config), state.params, 0)
     assert set(found) == set(config.measures)
     total, count = found["weight_norm"]
     squares = sum(np.square(np.float64(w)).sum((1, 2)) for w in jax.tree.leaves(state.params))

@@ -50,7 +50,7 @@ def test_the_rows_of_a_device_are_those_rows_of_the_whole_batch(config):
 def test_devices_that_share_the_seeds_score_as_one_does(mapping):
     config = replace(TABLE, seeds=8, measures=("weight_norm", "zero_loss"))
     several = replace(config, mapping=mapping, devices=4)
-    data, seeds, params = prepare(config), parallel.seeds(config), init(config).params
+    data, seeds, params = prepare(config), parallel.members(config), init(config).params
     part, capacity, difficulties = evaluate.sweeps(config)[0]
     scored, measured = [], []
     for c in (config, several):
@@ -72,7 +72,7 @@ def test_more_devices_than_there_are_is_refused_and_leaves_nothing(tmp_path):
     "settings, sentence",
     [
         (dict(devices=2), "needs --mapping=pmap or --mapping=shard_map"),
-        (dict(devices=2, mapping="pmap", seeds=3), "--seeds=3 do not divide among --devices=2"),
+        (dict(devices=2, mapping="pmap", seeds=3), "3 members do not divide among --devices=2"),
     ],
 )
 def test_devices_that_cannot_share_are_refused(settings, sentence):

@@ -226,5 +226,5 @@ def test_live_rows_are_said_and_silence_is_kept(tmp_path, capsys):
 def test_lengths_whose_problems_no_float_can_count_are_recorded(tmp_path):
     loop = _Loop.__new__(_Loop)
     loop.config = LENGTH
-    row = loop.row(0, 0, "test_length", 5000, None, {})
-    assert row["distinct"] == np.inf and loop.row(0, 0, "test_length", 10, None, {})["distinct"] == 1024
+    row = loop.row((0, {}), 0, "test_length", 5000, None, {})
+    assert row["distinct"] == np.inf and loop.row((0, {}), 0, "test_length", 10, None, {})["distinct"] == 1024

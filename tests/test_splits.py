@@ -14,7 +14,7 @@ from e2h.registry import Refused
 from e2h.splits import TEST, TRAIN
 from e2h.splits._ranges import RangeSplit, fingerprint, first_of_its_kind
 from e2h.splits.complexity import Complexity
-from e2h.splits.fraction import Fraction
+from e2h.splits.fraction import CLEAN, CORRUPTED, Fraction
 from e2h.splits.length import Length
 from e2h.tasks import problem
 from e2h.tasks.addition import Addition
@@ -274,10 +274,20 @@ every_table = pytest.mark.parametrize("split, task", TABLES, ids=lambda c: label
 
 
 @functools.cache
+def prepared(split, task):
+    """The split's data of four seeds."""
+    return jax.device_get(quick_jit(jax.vmap(lambda seed: split.prepare(task, seed)))(jnp.arange(4)))
+
+
+def divided(split, task, row_N):
+    """{part: rows}: of a table's order the first are for training."""
+    train = split.batch_size(task, task.size)
+    return {TRAIN: row_N[..., :train], TEST: row_N[..., train:]}
+
+
 def parts_of(split, task):
     """{part: rows [seeds, count]}."""
-    prepared = quick_jit(jax.vmap(lambda seed: split.prepare(task, seed)))(jnp.arange(4))
-    return {part: np.asarray(rows) for part, rows in prepared.items()}
+    return divided(split, task, prepared(split, task)["row_N"])
 
 
 @every_table
@@ -285,7 +295,7 @@ def test_train_and_test_divide_the_table(split, task):
     parts = parts_of(split, task)
     for train, test in zip(parts[TRAIN], parts[TEST], strict=True):
         assert sorted([*train, *test]) == list(range(task.size))
-    assert split.batch_size(task, 10**6) == parts[TRAIN].shape[1]
+    assert abs(parts[TRAIN].shape[1] - split.train_fraction * task.size) <= 2
     assert split.blocks(task, TEST, 7) == -(-parts[TEST].shape[1] // 7)
 
 
@@ -312,8 +322,7 @@ def test_seeds_have_splits_of_their_own_unless_shared(split, task, shared):
 )
 def test_the_number_of_training_rows(split, task, train):
     assert split.batch_size(task, 10**6) == train
-    shapes = jax.eval_shape(lambda: split.prepare(task, 0))
-    assert (shapes[TRAIN].shape, shapes[TEST].shape) == ((train,), (task.size - train,))
+    assert [split.blocks(task, part, 1) for part in (TRAIN, TEST)] == [train, task.size - train]
 
 
 @pytest.mark.parametrize("by, share", [("orbit", 0.0), ("ordered", 0.4)])
@@ -346,7 +355,7 @@ def batches(batch_size, count, seed=0):
     """(prompts [count][rows], weights, the training rows) of the first steps."""
     data, (problems, weight) = trainer(batch_size)(seed, jnp.arange(count))
     pairs = SMALL[1].table().prompt_PxC[..., 0]
-    known = {tuple(pairs[i].tolist()) for i in np.asarray(data[TRAIN])}
+    known = {tuple(pairs[i].tolist()) for i in divided(*SMALL, np.asarray(data["row_N"]))[TRAIN]}
     return [list(map(tuple, batch)) for batch in problems.prompt_PxC[..., 0].tolist()], np.asarray(weight), known
 
 
@@ -379,9 +388,56 @@ def test_rows_beyond_the_batch_are_no_problems(batch_size):
 @every_table
 @pytest.mark.parametrize("part", [TRAIN, TEST])
 def test_the_blocks_of_a_part_hold_each_of_its_rows_once(split, task, part):
-    data = {part: jnp.asarray(rows[0]) for part, rows in parts_of(split, task).items()}
+    data = {"row_N": jnp.asarray(prepared(split, task)["row_N"][0])}
+    rows = parts_of(split, task)[part][0]
     block_N = jnp.arange(split.blocks(task, part, 16))
     test = quick_jit(jax.vmap(lambda block: split.test(task, data, 0, part, block, 16, 1, 1)))
     problems, weight = jax.device_get(test(block_N))
     prompts, found = task.table().prompt_PxC[..., 0], problems.prompt_PxC[..., 0][weight > 0]
-    assert sorted(map(tuple, found.tolist())) == sorted(map(tuple, prompts[np.asarray(data[part])].tolist()))
+    assert sorted(map(tuple, found.tolist())) == sorted(map(tuple, prompts[rows].tolist()))
+
+
+CORRUPT = Fraction(train_fraction=0.4, corrupted=0.5), Modular(p=11)
+
+
+def corrupt_block(part, split=CORRUPT[0], seed=0):
+    """(pairs, answers in training, true answers) of a part that one block holds."""
+    task, data = CORRUPT[1], jax.tree.map(lambda a: jnp.asarray(a[seed]), prepared(split, CORRUPT[1]))
+    problems, weight = jax.device_get(split.test(task, data, seed, part, 0, task.size, 1, 1))
+    inside = weight > 0
+    pairs = problems.prompt_PxC[inside][..., 0]
+    return pairs, problems.answer_A[inside, 0], pairs.sum(1) % task.p
+
+
+def test_corruption_changes_that_share_of_the_training_answers_and_no_other():
+    n = CORRUPT[0].batch_size(CORRUPT[1], 10**6)
+    by_part = {part: corrupt_block(part) for part in CORRUPT[0].parts}
+    assert list(by_part) == [TRAIN, CORRUPTED, CLEAN, TEST]
+    assert [len(answers) for _, answers, _ in by_part.values()] == [n, n // 2, n - n // 2, CORRUPT[1].size - n]
+    for part in (CLEAN, TEST):
+        assert (by_part[part][1] == by_part[part][2]).all()
+    wrong = np.mean([np.mean(a != t) for _, a, t in (corrupt_block(CORRUPTED, seed=s) for s in range(4))])
+    assert 0.75 < wrong <= 1  # drawn from all 11 answers, one of which is right
+    pairs = {part: set(map(tuple, found[0].tolist())) for part, found in by_part.items()}
+    assert pairs[CORRUPTED] | pairs[CLEAN] == pairs[TRAIN] and not pairs[CORRUPTED] & pairs[CLEAN]
+
+
+def test_training_sees_the_corrupted_answers():
+    split, task = CORRUPT
+    n = split.batch_size(task, 10**6)
+    data = jax.tree.map(lambda a: jnp.asarray(a[0]), prepared(split, task))
+    problems, _ = split.train(task, data, 0, 3, jnp.arange(n), n, 1, 1)
+    seen = dict(zip(map(tuple, problems.prompt_PxC[..., 0].tolist()), problems.answer_A[:, 0].tolist(), strict=True))
+    pairs, answers, _ = corrupt_block(TRAIN)
+    assert seen == dict(zip(map(tuple, pairs.tolist()), answers.tolist(), strict=True))
+
+
+def test_corruption_leaves_the_division_as_it_was():
+    plain = Fraction(train_fraction=0.4)
+    assert (prepared(*CORRUPT)["row_N"] == prepared(plain, CORRUPT[1])["row_N"]).all()
+
+
+@pytest.mark.parametrize("share, size", [(0.5, 9), (1.0, ROWS), (0.51, 10)])
+def test_a_step_takes_at_most_its_share_of_the_training_rows(share, size):
+    split = Fraction(train_fraction=0.4, batch_fraction=share)
+    assert split.batch_size(SMALL[1], 10**6) == size and split.batch_size(SMALL[1], 3) == 3

@@ -132,7 +132,7 @@ def test_broken_at_is_the_first_step_that_leaves_something_not_finite():
 def test_one_broken_seed_breaks_no_other():
     state = init(TABLE)
     poisoned = state._replace(params=jax.tree.map(lambda a: a.at[1].set(jnp.inf), state.params))
-    _, total = parallel.chunk(TABLE)(prepare(TABLE), parallel.seeds(TABLE), poisoned, 3)
+    _, total = parallel.chunk(TABLE)(prepare(TABLE), parallel.members(TABLE), poisoned, 3)
     assert total.broken_at.tolist() == [train.NEVER, 0]
 
 
@@ -186,7 +186,7 @@ def test_the_step_counts_updates():
 def test_a_whole_run_uses_no_key_twice(config):
     config = replace(config, seeds=1, buckets=1, batch_size=3)  # in no other test, so that it is traced here
     with jax.debug_key_reuse(True):
-        state, data, seeds = parallel.init(config), parallel.prepare(config), parallel.seeds(config)
+        state, data, seeds = parallel.init(config), parallel.prepare(config), parallel.members(config)
         state, _ = parallel.chunk(config)(data, seeds, state, 3)
         for part, capacity, difficulties in evaluate.sweeps(config):
             parallel.sweep(config, part, capacity)(data, seeds, state.params, difficulties)

@@ -31,7 +31,7 @@ class Optimizer(Component):
 class Scheduled(Optimizer):
     """An optimizer with a learning rate, its schedule, and clipping of the gradient's global norm."""
 
-    learning_rate: float = setting(1e-3, "peak learning rate", low=0.0, high=1e38)
+    learning_rate: float = setting(1e-3, "peak learning rate", low=0.0, high=1e38, varies=True)
     schedule: str = setting("constant", "after the warm-up", choices=("constant", "cosine", "linear"))
     warmup_steps: int = setting(
         0, "linear rise; the factor at step t is min(t / warmup_steps, 1), so 0 at first", low=0

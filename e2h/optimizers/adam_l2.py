@@ -18,7 +18,7 @@ class AdamL2(Scheduled):
     b1: float = setting(0.9, "decay of the first moment", low=0.0, high=0.99999)
     b2: float = setting(0.999, "decay of the second moment", low=0.0, high=0.99999)
     eps: float = setting(1e-8, "added to the root of the second moment", low=0.0)
-    weight_decay: float = setting(0.0, "decay added to the gradient", low=0.0)
+    weight_decay: float = setting(0.0, "decay added to the gradient", low=0.0, varies=True)
     decay_mask: str = setting("all", "which parameters decay", choices=DECAYS)
 
     def transformation(self, steps):

@@ -23,8 +23,8 @@ class GrokfastEMA(Wrapper):
     """The filter comes before the inner optimizer and its decay, as in the paper's code."""
 
     inner: Optimizer = setting(AdamL2(), "the optimizer that takes the changed gradient")
-    alpha: float = setting(0.98, "share of the mean that is kept", low=0.0, high=1.0)
-    lam: float = setting(2.0, "how much of the slow gradient is added", low=0.0)
+    alpha: float = setting(0.98, "share of the mean that is kept", low=0.0, high=1.0, varies=True)
+    lam: float = setting(2.0, "how much of the slow gradient is added", low=0.0, varies=True)
 
     def change(self):
         def update(updates, state, params=None):

@@ -27,7 +27,7 @@ class GrokfastMA(Wrapper):
 
     inner: Optimizer = setting(AdamL2(), "the optimizer that takes the changed gradient")
     window: int = setting(100, "gradients in the mean", low=1)
-    lam: float = setting(5.0, "how much of the slow gradient is added", low=0.0)
+    lam: float = setting(5.0, "how much of the slow gradient is added", low=0.0, varies=True)
 
     def change(self):
         def init(params):

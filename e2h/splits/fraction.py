@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,22 +13,41 @@ from e2h.registry import Refused, setting
 from e2h.splits import TEST, TRAIN, Split
 from e2h.tasks import TableTask
 
+CORRUPTED, CLEAN = "train_corrupted", "train_clean"  # the training problems with a random and with the true answer
+MARGIN = 1e-3  # of a count that should be whole but for rounding; float32 errs by less in any table
+
 
 @dataclasses.dataclass(frozen=True)
 class Fraction(Split):
-    """`by=orbit` keeps symmetric twins (a + b and b + a) together; `by=ordered` splits rows, as most papers do."""
+    """`by=orbit` keeps symmetric twins (a + b and b + a) together; `by=ordered` splits rows, as most papers do.
 
-    train_fraction: float = setting(0.5, "share of the table for training (a fraction, not percent)", low=0.0, high=1.0)
+    With `corrupted` (Doshi et al. 2023, arXiv 2310.13061) that share of the training problems has an answer drawn
+    uniformly from all, so that some are right by accident; two more parts score the training problems with the drawn
+    and with the true answers. The test keeps its true answers.
+    """
+
+    train_fraction: float = setting(
+        0.5, "share of the table for training (a fraction, not percent)", low=0.0, high=1.0, varies=True
+    )
     by: str = setting("orbit", "what is shuffled", choices=("orbit", "ordered"))
     shared: bool = setting(False, "one split for all seeds (that of seed 0), as in Power et al.'s code")
+    batch_fraction: float = setting(
+        1.0, "a step takes at most this share of the training problems", low=0.0, high=1.0, added=True
+    )
+    corrupted: float = setting(
+        0.0, "share of the training problems with a random answer", low=0.0, high=1.0, varies=True, added=True
+    )
 
-    parts: ClassVar[tuple[str, ...]] = (TRAIN, TEST)
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return (TRAIN, CORRUPTED, CLEAN, TEST) if self.corrupted else (TRAIN, TEST)
 
     def check(self, config) -> None:
         if not isinstance(config.task, TableTask):
             raise Refused(f"split fraction divides a table, and task {config.task.name} has none; try --split=length.")
-        for part in self.parts:
-            if self._count(config.task, part) == 0:
+        n = self._trained(config.task)
+        for part, count in ((TRAIN, n), (TEST, config.task.size - n)):
+            if count == 0:
                 raise Refused(
                     f"split.train_fraction={self.train_fraction} leaves no {part} problem "
                     f"of the {config.task.size} of task {config.task.name}."
@@ -40,47 +58,95 @@ class Fraction(Split):
         return (1,)
 
     def batch_size(self, task, requested: int) -> int:
-        return min(requested, self._count(task, TRAIN))
+        return self._step_size(self._trained(task), requested)
 
-    def _count(self, task, part: str) -> int:
-        """Problems in a part: the same for every seed, because orbits of one size are divided among themselves."""
-        return sum(orbits[self._range(orbits, part)].size for orbits in _orbits(task, self.by))
-
-    def _range(self, orbits: np.ndarray, part: str) -> slice:
-        n_train = math.floor(self.train_fraction * len(orbits) + 1e-9)
-        return slice(0, n_train) if part == TRAIN else slice(n_train, None)
+    def blocks(self, task, part: str, size: int) -> int:
+        n = self._trained(task)
+        return -(-(task.size - n if part == TEST else n) // size)
 
     def prepare(self, task, seed) -> dict:
-        """{part: int32 [count] row indices}, orbits in a random order of the seed."""
-        rows = {part: [] for part in self.parts}
+        """Table rows in an order of the seed, those for training first, and what corruption adds.
+
+        The counts of the parts are the same for every seed, because orbits of one size are divided among themselves.
+        In a grid over fractions they are traced numbers, and part of the data.
+        """
+        rows, trained = [], []
         for i, orbits in enumerate(_orbits(task, self.by)):
             order = jax.random.permutation(rng.stream(0 if self.shared else seed, "split", i), len(orbits))
-            for part in self.parts:
-                rows[part].append(jnp.asarray(orbits)[order[self._range(orbits, part)]].ravel())
-        return {part: jnp.concatenate(r) for part, r in rows.items()}
+            rows.append(jnp.asarray(orbits)[order].ravel())
+            trained.append(jnp.repeat(jnp.arange(len(orbits)) < self._share(len(orbits)), orbits.shape[1]))
+        data = {"row_N": jnp.concatenate(rows)[jnp.argsort(~jnp.concatenate(trained), stable=True)]}
+        if not isinstance(self.train_fraction, float):
+            data["trained"] = self._trained(task)
+        if not isinstance(self.corrupted, float) or self.corrupted:
+            data |= self._corrupt(task, seed, data["row_N"])
+        return data
+
+    def _corrupt(self, task, seed, row_N) -> dict:
+        """Of each table row whether its answer is random, and the answer that training gives it."""
+        n = self._trained(task)
+        order = _order(rng.stream(seed, "corrupted"), n, task.size)
+        first = jnp.arange(task.size) < _floor(self.corrupted, n)
+        corrupted_N = jnp.zeros(task.size, bool).at[row_N[order]].set(first)
+        answer_N = jax.random.randint(rng.stream(seed, "answers"), (task.size,), 0, len(task.answer_vocabulary))
+        answer_N = jnp.where(corrupted_N, answer_N, jnp.asarray(task.table().answer_A)[:, 0])
+        return {"corrupted_N": corrupted_N, "answer_N": answer_N}
 
     def train(self, task, data, seed, step, row_B, batch_size, difficulty, capacity):
         """Each epoch passes over the training rows in an order of its own and drops what does not fill a batch."""
         del difficulty, capacity
-        n, at_B = len(data[TRAIN]), jnp.minimum(row_B, batch_size - 1)
-        if batch_size < n:
-            epoch, batch = jnp.divmod(step, n // batch_size)
-            order_N = jax.random.permutation(rng.stream(seed, "order", epoch), n)
-            at_B = order_N[batch * batch_size + at_B]
-        return _rows(task, data[TRAIN][at_B]), (row_B < batch_size).astype(jnp.float32)
-
-    def blocks(self, task, part: str, size: int) -> int:
-        return -(-self._count(task, part) // size)
+        n = data.get("trained", self._trained(task))
+        size = self._step_size(n, batch_size)
+        at_B = jnp.minimum(row_B, size - 1)
+        if "trained" in data or size < n:
+            epoch, batch = jnp.divmod(step, n // size)
+            order_N = _order(rng.stream(seed, "order", epoch), n, task.size)
+            at_B = order_N[batch * size + at_B]
+        return self._problems(task, data, data["row_N"][at_B], TRAIN), (row_B < size).astype(jnp.float32)
 
     def test(self, task, data, seed, part, block, size, difficulty, capacity):
         del seed, difficulty, capacity
-        at_B = block * size + jnp.arange(size)
-        n = len(data[part])
-        return _rows(task, data[part][jnp.minimum(at_B, n - 1)]), (at_B < n).astype(jnp.float32)
+        n = data.get("trained", self._trained(task))
+        first, end = (n, task.size) if part == TEST else (0, n)
+        at_B = first + block * size + jnp.arange(size)
+        row_B = data["row_N"][jnp.minimum(at_B, task.size - 1)]
+        inside_B = at_B < end
+        if part in (CORRUPTED, CLEAN):
+            inside_B &= data["corrupted_N"][row_B] == (part == CORRUPTED)
+        return self._problems(task, data, row_B, part), inside_B.astype(jnp.float32)
+
+    def _problems(self, task, data, row_B, part: str):
+        """The table's rows; those of training with the answers that training gives them."""
+        problems = jax.tree.map(lambda a: jnp.asarray(a)[row_B], task.table())
+        if part == TEST or "answer_N" not in data:
+            return problems
+        return problems._replace(answer_A=data["answer_N"][row_B][:, None])
+
+    def _share(self, orbits: int):
+        return _floor(self.train_fraction, orbits)
+
+    def _trained(self, task):
+        """Training rows: an integer, or a traced one if the fraction is."""
+        return sum(self._share(len(orbits)) * orbits.shape[1] for orbits in _orbits(task, self.by))
+
+    def _step_size(self, n, most: int):
+        """Problems of a step that takes at most `most` of `n` training rows: an integer, or a traced one if n is."""
+        if isinstance(n, int):
+            return min(most, max(1, math.ceil(self.batch_fraction * n - MARGIN)))
+        share = jnp.ceil(self.batch_fraction * n.astype(jnp.float32) - MARGIN)
+        return jnp.minimum(most, jnp.maximum(1, share.astype(jnp.int32)))
 
 
-def _rows(task, index_B):
-    return jax.tree.map(lambda a: jnp.asarray(a)[index_B], task.table())
+def _floor(share, count):
+    """share x count rounded down, with one margin for Python numbers, which give an integer, and traced ones."""
+    if isinstance(share, float) and isinstance(count, int):
+        return math.floor(share * count + MARGIN)
+    return jnp.floor(share * jnp.asarray(count, jnp.float32) + MARGIN).astype(jnp.int32)
+
+
+def _order(key, n, size: int):
+    """0..size-1 with 0..n-1 in a random order first: the same for a plain and a traced n."""
+    return jnp.argsort(jnp.where(jnp.arange(size) < n, jax.random.uniform(key, (size,)), jnp.inf))
 
 
 @functools.cache
