@@ -16,8 +16,9 @@ from e2h import evaluate, grid, parallel, records
 from e2h.checkpoint import Checkpoints
 from e2h.config import Config
 from e2h.records import Records
+from e2h.registry import Refused
 from e2h.splits import TEST
-from e2h.train import NEVER
+from e2h.train import NEVER, State
 
 AGAIN = 75  # exit code after SIGTERM: saved, run the same command again (EX_TEMPFAIL)
 MANY = 8  # members; of more, a line on the terminal shows the least, the median and the most
@@ -55,6 +56,19 @@ def run(config: Config, directory: pathlib.Path, label: str = "", progress: bool
             loop.bar.close()
             records.add_wall_seconds(directory, time.time() - began)
     return records.read(directory)
+
+
+def trained(config: Config, directory: pathlib.Path) -> State:
+    """The last saved state of a run, to look into what it learned: of the population, with a leading member axis.
+
+    Raises:
+      Refused: if there is none, or it is of another config.
+    """
+    with Checkpoints(pathlib.Path(directory) / "checkpoints") as checkpoints:
+        state, _ = checkpoints.restore(parallel.init(config))
+    if state is None:
+        raise Refused(f"{directory} holds no checkpoint.")
+    return state
 
 
 @contextlib.contextmanager

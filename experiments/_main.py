@@ -5,6 +5,7 @@ An experiment is a module with
   arms(config) -> {name: Config}       the grid of runs
   claims(rows) -> iterable of Claim    judged on the rows of all arms (column `arm`)
   figure(rows) -> Figure               drawn from the rows alone
+  inspect(arm, config, state) -> DataFrame or None     optional: rows read off what an arm has learned, when it ends
 or, where nothing is trained by the library's loop (a closed form, a simulation of its own),
   base(scale, argv) -> Component       its settings
   simulate(settings) -> DataFrame      instead of `arms`; the same settings give the same rows
@@ -26,7 +27,7 @@ import experiments
 from e2h import claims, config, figures, parallel, records
 from e2h.config import Config
 from e2h.registry import Component, Refused, setting
-from e2h.run import AGAIN, Broken, Stopped, run
+from e2h.run import AGAIN, Broken, Stopped, run, trained
 
 SCALES = ("cpu", "paper")
 RESULTS = pathlib.Path(__file__).parent / "results"
@@ -116,9 +117,11 @@ def _gather(module, name: str, chosen, base, runs: pathlib.Path, outcome: pathli
     directories = {arm: runs / name / digest for arm, digest in digests.items()}
     for directory in (outcome, *directories.values()):
         _check_writable(directory)
-    rows = pd.concat([run(c, directories[arm], f"{name} {arm}").assign(arm=arm) for arm, c in arms.items()])
-    wall_s = sum(records.wall_seconds(d) for d in directories.values())
-    return Gathered(store(rows), digests, wall_s, tuple(directories.values()))
+    rows = [store(run(c, directories[arm], f"{name} {arm}").assign(arm=arm)) for arm, c in arms.items()]
+    wall_s, began = sum(records.wall_seconds(d) for d in directories.values()), time.time()
+    if hasattr(module, "inspect"):
+        rows += [module.inspect(arm, c, trained(c, directories[arm])) for arm, c in arms.items()]
+    return Gathered(pd.concat(rows), digests, wall_s + time.time() - began, tuple(directories.values()))
 
 
 def _arms(module, chosen: Config, base: Config) -> dict[str, Config]:

@@ -272,6 +272,10 @@ BY_HAND = {
     "x2_plus_xy_plus_y2_plus_x": lambda x, y: x * x + x * y + y * y + x,
     "x3_plus_xy": lambda x, y: x * x * x + x * y,
     "x3_plus_xy2_plus_y": lambda x, y: x * x * x + x * y * y + y,
+    "fourth_2x_plus_3y": lambda x, y: pow(2 * x + 3 * y, 4),
+    "fourth_2x_plus_3y_minus_x2": lambda x, y: pow(2 * x + 3 * y, 4) - x * x,
+    "cubed_4x_plus_y2": lambda x, y: pow(4 * x + y * y, 3),
+    "cubed_4x_plus_y2_plus_xy": lambda x, y: pow(4 * x + y * y, 3) + x * y,
 }
 
 

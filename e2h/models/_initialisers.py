@@ -10,6 +10,7 @@ KERNELS = {
     "torch_uniform": initializers.variance_scaling(1 / 3, "fan_in", "uniform"),  # U(+-1 / sqrt(fan_in))
     "xavier_uniform": initializers.xavier_uniform(),
     "normal_0.02": initializers.normal(0.02),
+    "normal_1": initializers.normal(1.0),  # of any other std with --init_scale
 }
 
 

@@ -22,6 +22,9 @@ class MLP(Model):
     activation: str = setting("relu", "after each hidden layer", choices=ACTIVATIONS)
     bias: bool = setting(False, "whether layers have biases")
     kernel_init: str = kernel_setting("torch_uniform")
+    mean_field: bool = setting(
+        False, "divide the input by the root of its size, the output by the last width (Gromov 2023)", added=True
+    )
 
     causal: ClassVar[bool] = False
 
@@ -53,8 +56,12 @@ class MLPNetwork(Network):
         table_IxD = self.param("input", init, (inputs, first)).astype(self.dtype)
         offset_L = jnp.arange(self.length) * self.vocabulary
         x_BxD = table_IxD[batch.tokens_BxLxC[:, :, 0] + offset_L[None]].sum(1)
+        if self.settings.mean_field:
+            x_BxD = x_BxD / inputs**0.5
         if self.settings.bias:
             x_BxD = x_BxD + self.param("input_bias", nn.initializers.zeros, (first,)).astype(self.dtype)[None]
         for width in (*widths, self.classes):
             x_BxD = nn.Dense(width, self.settings.bias, dtype=self.dtype, kernel_init=init)(act(x_BxD))
+        if self.settings.mean_field:
+            x_BxD = x_BxD / self.settings.hidden[-1]
         return x_BxD[:, None].astype(jnp.float32)

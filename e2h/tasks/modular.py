@@ -14,21 +14,26 @@ import numpy as np
 from e2h.registry import setting
 from e2h.tasks import Problem, TableTask
 
-OPERATIONS = {  # name -> (x, y, y^-1) -> result before reduction; NumPy int64 arrays or Python ints
-    "add": lambda x, y, inv: x + y,
-    "subtract": lambda x, y, inv: x - y,
-    "multiply": lambda x, y, inv: x * y,
-    "divide": lambda x, y, inv: x * inv,
-    "divide_odd_subtract_even": lambda x, y, inv: np.where(y % 2 == 1, x * inv, x - y),
-    "even_add_odd_multiply": lambda x, y, inv: np.where(x % 2 == 0, x + y, x * y),
-    "even_add_odd_subtract": lambda x, y, inv: np.where(x % 2 == 0, x + y, x - y),
-    "x2_plus_y": lambda x, y, inv: x**2 + y,
-    "x3_plus_y": lambda x, y, inv: x**3 + y,
-    "x2_plus_y2": lambda x, y, inv: x**2 + y**2,
-    "x2_plus_xy_plus_y2": lambda x, y, inv: x**2 + x * y + y**2,
-    "x2_plus_xy_plus_y2_plus_x": lambda x, y, inv: x**2 + x * y + y**2 + x,
-    "x3_plus_xy": lambda x, y, inv: x**3 + x * y,
-    "x3_plus_xy2_plus_y": lambda x, y, inv: x**3 + x * y**2 + y,
+OPERATIONS = {  # name -> (x, y, y^-1, p) -> result before reduction; NumPy int64 arrays or Python ints
+    "add": lambda x, y, inv, p: x + y,
+    "subtract": lambda x, y, inv, p: x - y,
+    "multiply": lambda x, y, inv, p: x * y,
+    "divide": lambda x, y, inv, p: x * inv,
+    "divide_odd_subtract_even": lambda x, y, inv, p: np.where(y % 2 == 1, x * inv, x - y),
+    "even_add_odd_multiply": lambda x, y, inv, p: np.where(x % 2 == 0, x + y, x * y),
+    "even_add_odd_subtract": lambda x, y, inv, p: np.where(x % 2 == 0, x + y, x - y),
+    "x2_plus_y": lambda x, y, inv, p: x**2 + y,
+    "x3_plus_y": lambda x, y, inv, p: x**3 + y,
+    "x2_plus_y2": lambda x, y, inv, p: x**2 + y**2,
+    "x2_plus_xy_plus_y2": lambda x, y, inv, p: x**2 + x * y + y**2,
+    "x2_plus_xy_plus_y2_plus_x": lambda x, y, inv, p: x**2 + x * y + y**2 + x,
+    "x3_plus_xy": lambda x, y, inv, p: x**3 + x * y,
+    "x3_plus_xy2_plus_y": lambda x, y, inv, p: x**3 + x * y**2 + y,
+    # Matched pairs of Doshi et al. 2024 (arXiv 2406.03495): f(g(x) + h(y)), and the same with a term more.
+    "fourth_2x_plus_3y": lambda x, y, inv, p: (2 * x + 3 * y) ** 4,
+    "fourth_2x_plus_3y_minus_x2": lambda x, y, inv, p: (2 * x + 3 * y) ** 4 - x**2,
+    "cubed_4x_plus_y2": lambda x, y, inv, p: ((4 * x + y**2) % p) ** 3,
+    "cubed_4x_plus_y2_plus_xy": lambda x, y, inv, p: ((4 * x + y**2) % p) ** 3 + x * y,
 }
 COMMUTATIVE = ("add", "multiply", "x2_plus_y2", "x2_plus_xy_plus_y2")
 
@@ -59,7 +64,7 @@ class Modular(TableTask):
         divides = {"divide": y >= 0, "divide_odd_subtract_even": y % 2 == 1}.get(self.op, y < 0)
         keep = ~divides | (np.gcd(y, self.p) == 1)
         x, y = x[keep], y[keep]
-        return np.stack([x, y], 1), OPERATIONS[self.op](x, y, inverse[y]) % self.p
+        return np.stack([x, y], 1), OPERATIONS[self.op](x, y, inverse[y], self.p) % self.p
 
     def canonical(self, x: Problem) -> jax.Array:
         pair = x.prompt_PxC[:, 0]
@@ -70,4 +75,4 @@ class Modular(TableTask):
         quotient = next((c for c in range(self.p) if c * y % self.p == x), 0)
         if self.op == "divide" or (self.op == "divide_odd_subtract_even" and y % 2):
             return [str(quotient)]
-        return [str(int(OPERATIONS[self.op](x, y, 0)) % self.p)]
+        return [str(int(OPERATIONS[self.op](x, y, 0, self.p)) % self.p)]
