@@ -105,11 +105,11 @@ class Config(Component):
                 raise Refused(
                     f"--{name}={getattr(self, name)} is not a multiple of --record_every={self.record_every}."
                 )
-        for name in self.measures:
-            registry.load("measure", name)
         self.model.check(self)  # first: others ask it for its width and heads
         for component in self.components.values():
             component.check(self)
+        for name in self.measures:
+            registry.load("measure", name)().check(self)
         reads = self.layout.reads(self.task, max(self.split.difficulties(self.task, "train")))
         if self.record_every * self.split.batch_size(self.task, self.batch_size) * reads >= 2**31:
             raise Refused(
