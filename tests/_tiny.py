@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from e2h import parallel, train
+from e2h import grid, parallel, train
 from e2h.config import Config
 from e2h.layouts.query import Query
 from e2h.models.mlp import MLP
@@ -43,7 +43,7 @@ def init(config: Config) -> train.State:
     shapes = jax.eval_shape(lambda seed: train.init(config, seed).params, 0)
 
     def draw(shape):
-        each = [np.random.default_rng(seed).normal(0, 0.5, shape.shape) for seed in config.seed_range]
+        each = [np.random.default_rng(seed).normal(0, 0.5, shape.shape) for seed, _ in grid.members(config)]
         return jnp.array(np.stack(each), shape.dtype)
 
     params = jax.tree.map(draw, shapes)
@@ -54,7 +54,8 @@ _prepare = functools.cache(parallel.prepare)
 
 
 def prepare(config: Config):
-    return _prepare(Config(task=config.task, split=config.split, seeds=config.seeds, first_seed=config.first_seed))
+    parts = dict(task=config.task, split=config.split, optimizer=config.optimizer, grid=config.grid)
+    return _prepare(Config(**parts, seeds=config.seeds, first_seed=config.first_seed))
 
 
 def start_without_compiling(patch) -> None:

@@ -3,6 +3,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 
 from e2h.measures import Measure, _fourier
@@ -21,7 +22,12 @@ class FourierIPR(Measure):
         _fourier.check(self, config)
 
     def __call__(self, reading, config):
-        F_NxK, live_N = _fourier.magnitudes(_fourier.functions(reading.params, config))
-        power_NxK = jnp.square(F_NxK)
-        total_N = jnp.where(live_N, power_NxK.sum(-1), 1.0)
-        return _fourier.mean_over_live(jnp.square(power_NxK / total_N[:, None]).sum(-1), live_N)
+        return _fourier.mean_over_live(*participation(_fourier.functions(reading.params, config)))
+
+
+def participation(function_NxP: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(IPR [N] of each function, bool [N]: whether it is not 0 throughout)."""
+    F_NxK, live_N = _fourier.magnitudes(function_NxP)
+    power_NxK = jnp.square(F_NxK)
+    total_N = jnp.where(live_N, power_NxK.sum(-1), 1.0)
+    return jnp.square(power_NxK / total_N[:, None]).sum(-1), live_N
