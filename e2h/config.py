@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import sys
 import typing
 from typing import Any, ClassVar
@@ -74,6 +75,9 @@ class Config(Component):
     shard: str = how("seeds", "what pmap or shard_map divides among devices", choices=("seeds", "batch"))
     devices: int = how(1, "how many local devices pmap or shard_map uses", low=1)
     seeds_per_program: int = how(65536, "at most so many members at once on a device, to fit memory", low=1)
+    until: float = how(
+        math.inf, "end when every member's in-distribution test has scored this at three evaluations in a row", low=0.0
+    )
     halt: bool = how(True, "stop when a number is not finite; otherwise such a member only answers wrong from then on")
 
     kind: ClassVar[str] = ""

@@ -1,5 +1,6 @@
 """The host loop: resume, chunk, record, evaluate, checkpoint. The only place with signals, progress and files."""
 
+import collections
 import contextlib
 import math
 import pathlib
@@ -21,6 +22,7 @@ from e2h.splits import TEST
 from e2h.train import NEVER, State
 
 AGAIN = 75  # exit code after SIGTERM: saved, run the same command again (EX_TEMPFAIL)
+HELD = 3  # evaluations in a row that `until` must be reached at
 MANY = 8  # members; of more, a line on the terminal shows the least, the median and the most
 MIXTURE = 0  # the difficulty of a row over all difficulties that training drew
 
@@ -89,6 +91,7 @@ class _Loop:
     """One session of a run."""
 
     postfix = ""
+    arrived = 0  # evaluations in a row at which `until` was reached
 
     def __init__(self, config, book, checkpoints, asked_to_stop, label: str, progress: bool):
         self.config, self.book, self.checkpoints, self.asked_to_stop = config, book, checkpoints, asked_to_stop
@@ -102,7 +105,7 @@ class _Loop:
         state = self.begin()
         step = int(state.step)
         self.bar.update(step)
-        while step < self.config.steps:
+        while not self.ended(step):
             every = self.config.record_every
             stop = min(step - step % every + every, self.config.steps)
             state, totals = self.chunk(self.data, self.members, state, stop)
@@ -111,11 +114,14 @@ class _Loop:
             step = stop
             if step % self.config.evaluate_every == 0 or step == self.config.steps:
                 self.evaluate(step, state.params)
-            stopping = self.asked_to_stop() and step < self.config.steps  # asked once: it may come at any moment
-            if step % self.config.checkpoint_every == 0 or step == self.config.steps or stopping:
+            stopping = self.asked_to_stop() and not self.ended(step)  # asked once: it may come at any moment
+            if step % self.config.checkpoint_every == 0 or self.ended(step) or stopping:
                 self.save(step, state)
             if stopping:
                 raise Stopped(f"SIGTERM: saved at step {step}; the same command continues.")
+
+    def ended(self, step: int) -> bool:
+        return step >= self.config.steps or self.arrived >= HELD
 
     def begin(self):
         """The state to go on from; a fresh one is evaluated and saved at step 0."""
@@ -127,6 +133,8 @@ class _Loop:
             self.last_good = int(state.step)
             self.book.require_rows(self.last_good)
             self.book.resume(self.last_good)
+            for _, rows in records.read(self.book.directory).groupby("step"):
+                self.count_arrival(rows.to_dict("records"))
             return state
         self.book.resume(-1)
         self.evaluate(0, fresh.params)
@@ -175,10 +183,23 @@ class _Loop:
                 self.halt_if_broken(~np.isfinite(cells.score.loss).all(1), step)
             rows += self.evaluated(step, part, difficulties, cells)
         self.book.append(rows)
+        self.count_arrival(rows)
         seen = [r for r in rows if r["split"] == TEST]
         total = sum(r["problems"] for r in seen)
         self.postfix = f", test {sum(r['exact'] for r in seen) / total:.3f}" if total else ""
         self.say(f"{self.label} step {step:>6}  {summary(rows)}")
+
+    def count_arrival(self, rows: list[dict]) -> None:
+        """Counts the evaluations in a row at which every member has scored `until` on the in-distribution test."""
+        right, of = collections.Counter(), collections.Counter()
+        for row in rows:
+            if row["split"] == TEST and row["problems"]:
+                who = tuple(row[name] for name in ("seed", *grid.axes(self.config)))
+                right[who] += row["exact"]
+                of[who] += row["problems"]
+        if of:
+            here = all(right[who] >= self.config.until * of[who] for who in of)
+            self.arrived = self.arrived + 1 if here else 0
 
     def evaluated(self, step: int, part: str, difficulties, cells) -> list[dict]:
         rows = []

@@ -96,7 +96,7 @@ def test_how_settings_are_the_known_ones():
     how = {name for name, field, _, _ in leaves(Config()) if field.metadata.get("in_digest") is False}
     assert how == {
         *("steps", "record_every", "evaluate_every", "checkpoint_every", "measures"),
-        *("mapping", "shard", "devices", "seeds_per_program", "halt"),
+        *("mapping", "shard", "devices", "seeds_per_program", "halt", "until"),
     }
 
 
@@ -151,7 +151,7 @@ TAGGING = ("--task=parity", "--split=length", "--layout=tagging", "--model=rnn")
         (["--checkpoint_every=15"], "checkpoint_every=15 is not a multiple"),
         (["--measures=weight_nrm"], "did you mean 'weight_norm'"),
         (["--devices=2", "--seeds=4"], "--mapping=pmap"),
-        (["--devices=2", "--mapping=pmap"], "--seeds=5 do not divide"),
+        (["--devices=2", "--mapping=pmap"], "5 members do not divide"),
         (["--model=rnn", "--layout=tagging"], "task modular has no layout tagging .* it has table, query, causal"),
         (["--split=length"], "is a table"),
         (["--layout=causal"], "layout"),

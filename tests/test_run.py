@@ -1,4 +1,5 @@
 import contextlib
+import math
 import os
 import signal
 
@@ -228,3 +229,25 @@ def test_lengths_whose_problems_no_float_can_count_are_recorded(tmp_path):
     loop.config = LENGTH
     row = loop.row((0, {}), 0, "test_length", 5000, None, {})
     assert row["distinct"] == np.inf and loop.row((0, {}), 0, "test_length", 10, None, {})["distinct"] == 1024
+
+
+def test_a_run_ends_once_every_member_has_held_the_score(tmp_path):
+    easy = replace(TABLE, until=0.0, steps=20)  # reached at once: at steps 0, 10 and the last
+    rows = run.run(replace(easy, evaluate_every=5), tmp_path / "early", progress=False)
+    assert set(rows["step"]) == {0, 5, 10}
+    again = run.run(replace(easy, evaluate_every=5), tmp_path / "early", progress=False)
+    pd.testing.assert_frame_equal(rows, again)
+    on = run.run(replace(easy, evaluate_every=5, until=math.inf), tmp_path / "early", progress=False)
+    assert set(on["step"]) == {0, 5, 10, 15, 20}
+
+
+def test_one_member_below_the_score_keeps_all_going():
+    loop = _Loop.__new__(_Loop)
+    loop.config = replace(TABLE, until=0.9)
+    rows = [{"seed": s, "split": "test", "problems": 10.0, "exact": e} for s, e in ((0, 10.0), (1, 9.0))]
+    loop.count_arrival(rows)
+    assert loop.arrived == 1
+    loop.count_arrival([rows[0], rows[1] | {"exact": 8.0}])
+    assert loop.arrived == 0
+    loop.count_arrival([row | {"split": "train"} for row in rows])
+    assert loop.arrived == 0
