@@ -74,7 +74,9 @@ class Config(Component):
     mapping: str = how("jit", "how devices share the work", choices=("jit", "pmap", "shard_map"))
     shard: str = how("seeds", "what pmap or shard_map divides among devices", choices=("seeds", "batch"))
     devices: int = how(1, "how many local devices pmap or shard_map uses", low=1)
-    seeds_per_program: int = how(65536, "at most so many members at once on a device, to fit memory", low=1)
+    seeds_per_program: int = how(
+        0, "members at once on a device, the rest after them; 0: one on a CPU, all on an accelerator", low=0
+    )
     until: float = how(
         math.inf, "end when every member's in-distribution test has scored this at three evaluations in a row", low=0.0
     )

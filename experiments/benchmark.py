@@ -133,7 +133,7 @@ def run_seconds(config: Config) -> float:
 def buckets_against_recompiling(steps: int = 1000):
     """The whole population program against a jitted step that is compiled for each length."""
     data, members, state = start(PARITY)
-    chunk = parallel.chunk(dataclasses.replace(PARITY, seeds_per_program=1))  # a program of its own, so it is cold
+    chunk = parallel.chunk(dataclasses.replace(PARITY, seeds_per_program=2))  # a program of its own, so it is cold
     began = time.perf_counter()
     jax.block_until_ready(chunk(data, members, state, steps))
     cold = time.perf_counter() - began
@@ -162,10 +162,12 @@ def buckets_against_recompiling(steps: int = 1000):
 
 def populations(steps: int = 200):
     for count in (1, 4, 16):
-        config = dataclasses.replace(PARITY, model=RNN(width=64), seeds=count)
-        began = start(config)
-        each = seconds(lambda c=config, b=began: parallel.chunk(c)(*b, steps), repeats=3) / steps / count
-        yield f"{count} seeds", f"{each * 1e3:.3f} ms a step and seed"
+        config, each = dataclasses.replace(PARITY, model=RNN(width=64), seeds=count), []
+        for together in (1, count):
+            config = dataclasses.replace(config, seeds_per_program=together)
+            began = start(config)
+            each.append(seconds(lambda c=config, b=began: parallel.chunk(c)(*b, steps), repeats=3) / steps / count)
+        yield f"{count} seeds, in turn / all at once", f"{each[0] * 1e3:.3f} / {each[1] * 1e3:.3f} ms a step and seed"
 
 
 def compiled_programs():

@@ -51,7 +51,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 def traced(function, config):
     """In place of `parallel.spread`: the program is traced, not compiled, and all its numbers are 1 or very large."""
-    population, shapes = parallel.populate(function, config.seeds_per_program), []
+    population, shapes = parallel.populate(function, parallel.at_once(config)), []
 
     def run(per_seed, shared):
         shapes[:] = shapes or [jax.eval_shape(population, per_seed, shared)]

@@ -52,7 +52,7 @@ def test_without_a_grid_there_is_one_plain_cell_and_the_digest_is_what_it_was():
 @pytest.mark.parametrize("batch_size", [3, 10**6])
 def test_a_cell_trains_as_it_would_alone(batch_size):
     base = replace(TABLE, batch_size=batch_size, split=replace(TABLE.split, corrupted=0.5), seeds=1)
-    chosen = with_grid(*AXES, base=base)
+    chosen = with_grid(*AXES, base=base, seeds_per_program=32)
     together, counts = states(chosen)
     assert len(grid.cells(chosen)) == 32
     for i in (6, 25):  # every axis at either end
