@@ -167,4 +167,6 @@ def store(rows: pd.DataFrame) -> pd.DataFrame:
     varied = [c for c in rows.columns if "." in c]
     measured = [c for c in rows.columns if f"{c}_count" in rows.columns or c.endswith("_count")]
     kept = [c for c in (*KEPT, *varied, "right_teacher_forced", *measured) if c in rows.columns]
-    return rows[rows["split"] != "online"][kept].reset_index(drop=True)
+    rows = rows[rows["split"] != "online"][kept].reset_index(drop=True)
+    one_read = "right" in rows and (rows["reads"] == rows["problems"])[rows["problems"] > 0].all()
+    return rows.drop(columns=["reads", "right"]) if one_read else rows  # of one read a problem they say nothing more
