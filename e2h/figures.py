@@ -16,7 +16,7 @@ FEW = 5  # with fewer seeds than this a figure says so
 def canvas(columns: int, rows: int = 1, width: float = 4.2, height: float = 3.2) -> tuple[Figure, np.ndarray]:
     """A figure and its axes [rows, columns]; no window, no global state."""
     figure = Figure(
-        figsize=(width * columns, height * rows), dpi=100 if rows * columns > 4 else 140, layout="constrained"
+        figsize=(width * columns, height * rows), dpi=80 if rows * columns > 4 else 140, layout="constrained"
     )
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False)

@@ -75,7 +75,6 @@ def arms(config: Config) -> dict[str, Config]:
         model=dataclasses.replace(config.model, hidden=(min(config.model.hidden[0], 200),)),
         optimizer=dataclasses.replace(config.optimizer, learning_rate=1e4),
         steps=min(config.steps, 2000),
-        evaluate_every=config.record_every,
     )
     small = at_size(small, 23, 200)
     for arm, fraction in ((SMALL, 0.7), (STARVED, 0.5)):
