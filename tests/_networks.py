@@ -97,13 +97,18 @@ def shapes(config: Config, batch):
 
 def params(config: Config, batch, seed: int = 0):
     """Random parameters, gains and biases included; at the start a network is too regular to show a mistake."""
+    return drawn(shapes(config, batch), seed)
+
+
+def drawn(shapes, seed: int = 0):
+    """Random parameters of the given shapes."""
     draw = np.random.default_rng(seed).standard_normal
 
     def leaf(shape):
         w = draw(shape.shape).astype(np.float32)
         return jnp.asarray(w / np.sqrt(shape.shape[0]) if w.ndim > 1 else (1 + w) / 2)
 
-    return jax.tree.map(leaf, shapes(config, batch))
+    return jax.tree.map(leaf, shapes)
 
 
 def stack(*trees):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _networks import BASES, LENGTH, batch, configs, params, scrambled, shapes, small, stack
+from _networks import BASES, LENGTH, batch, configs, drawn, params, scrambled, shapes, small, stack
 
 from e2h import registry, train
 from e2h.config import Config
@@ -156,6 +156,43 @@ def test_causal_models_are_blind_to_later_tokens_and_no_others(config):
         same_B = np.asarray((changed == logits)[:, : index + 1].all((1, 2)))
         seen_B = np.asarray(x.length_B) > index + 1
         assert same_B.all() if config.model.causal else not same_B[seen_B].any()
+
+
+READS = np.array([0, 4, 12])  # row b is read at READS[b]
+
+
+def gradient_by_token(config, x):
+    """[B, L]: the largest derivative of the logits at a row's read by the embedding of each token of the row.
+
+    No token comes twice in the batch, so the gradient of a token's row of the table is that of its embedding.
+    """
+    count, (rows, length) = x.place_BxL.size, x.place_BxL.shape
+    x = read_everywhere(x)._replace(
+        tokens_BxLxC=jnp.arange(count).reshape(rows, length, 1), length_B=jnp.full(rows, length)
+    )
+    classes = len(config.layout.classes(config.task))
+    network = config.model.network(
+        position=config.position, vocabulary=count, classes=classes, length=length, dtype=jnp.dtype("float32")
+    )
+    weights = drawn(jax.eval_shape(lambda key: network.init(key, x)["params"], jax.random.key(0)))
+
+    def read_once(weights):
+        return network.apply({"params": weights}, x)[np.arange(rows), READS].sum()
+
+    by_weight = (jax.grad if config.model.uses_position else lambda f: jax.jit(jax.grad(f)))(read_once)(weights)
+    (table_VxD,) = [g for g in jax.tree.leaves(by_weight) if g.shape[0] == count]
+    return np.abs(table_VxD).max(-1).reshape(rows, length)
+
+
+@every(QUERY + TAGGING)
+def test_no_gradient_comes_from_later_tokens_unless_the_model_looks_ahead(config):
+    gradient_BxL = gradient_by_token(config, batch(config))
+    index_L, read_Bx1 = np.arange(LENGTH), READS[:, None]
+    earlier_B = gradient_BxL.max(1, where=index_L < read_Bx1, initial=0)
+    later_B = gradient_BxL.max(1, where=index_L > read_Bx1, initial=0)
+    assert np.isfinite(gradient_BxL).all() and (gradient_BxL[np.arange(3), READS] > 0).all()
+    assert (earlier_B[1:] > 0).all()
+    assert (later_B == 0).all() if config.model.causal else (later_B > 0).all()
 
 
 @every(QUERY + TABLE + TAGGING)
