@@ -1,10 +1,11 @@
-"""A run that is killed again and again ends as one that never was."""
+"""A run that is killed, once or again and again, ends as one that never was."""
 
 import json
 import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,9 +15,10 @@ import _tiny
 import chex
 import pytest
 
-from e2h import config, records
+from e2h import batches, config, records
 from e2h.checkpoint import Checkpoints
-from e2h.run import AGAIN
+from e2h.records import Records
+from e2h.run import AGAIN, run
 
 ROOT = pathlib.Path(__file__).parent.parent
 FLAGS = (
@@ -71,9 +73,8 @@ def last_step(directory) -> int:
     return json.loads(whole[-1])["step"] if whole else -1
 
 
-def outcome(directory):
-    """The text of the rows, the kept steps, and the last state."""
-    where = run_directory(directory)
+def outcome(where):
+    """Of a run directory the text of the rows, the kept steps, and the last state."""
     template = _tiny.init(config.from_dict(json.loads((where / "config.json").read_text())["config"]))
     with Checkpoints(where / "checkpoints") as checkpoints:
         return (
@@ -101,13 +102,38 @@ def test_a_run_killed_at_any_moment_ends_bit_equal_to_one_that_never_was(tmp_pat
             code = session.end()
             assert code == (AGAIN if kill == signal.SIGTERM else -signal.SIGKILL), session.stderr
     saved = int(re.search(r"^Stopped: SIGTERM: saved at step (\d+);", session.stderr, re.MULTILINE)[1])
-    assert outcome(killed)[1][-1] == saved == last_step(killed) < 300
+    assert outcome(run_directory(killed))[1][-1] == saved == last_step(killed) < 300
     with Session(killed) as session:
         assert session.end() == 0, session.stderr
-    (rows, steps, (state, _)), (wanted_rows, wanted_steps, (wanted, _)) = outcome(killed), outcome(straight)
+    rows, steps, (state, _) = outcome(run_directory(killed))
+    wanted_rows, wanted_steps, (wanted, _) = outcome(run_directory(straight))
     assert rows == wanted_rows and steps == wanted_steps == [285, 300]
     chex.assert_trees_all_equal(state, wanted, strict=True)
     assert len(json.loads((run_directory(killed) / "env.json").read_text())) == 5
     frame = records.read(run_directory(killed))
     assert not frame.duplicated(["seed", "step", "split", "difficulty"]).any()
     assert set(frame[frame["split"] == "online"]["step"]) == set(range(1, 301))
+
+
+def test_100_steps_equal_37_steps_a_kill_and_63_more(tmp_path, monkeypatch):
+    """A copy of the disk is all that SIGKILL would leave, and needs no second process that compiles."""
+    lengths = _tiny.replace(_tiny.LENGTH, buckets=3, steps=100, record_every=1, evaluate_every=50, checkpoint_every=37)
+    straight, killed, append = tmp_path / "straight", tmp_path / "killed", Records.append
+    moment = random.Random(37).randint(38, 73)
+
+    def append_and_copy(book, rows):
+        append(book, rows)
+        if rows[0]["step"] == moment and not killed.exists():
+            while not (straight / "checkpoints" / "37").exists():  # it is written in the background
+                time.sleep(0.01)
+            shutil.copytree(straight, killed)
+
+    monkeypatch.setattr(Records, "append", append_and_copy)
+    _tiny.start_without_compiling(monkeypatch)
+    run(lengths, straight, progress=False)
+    assert len(batches.capacities(lengths, "train")) == 3 and outcome(killed)[2][0].step == 37
+    assert set(records.read(killed)["step"]) == set(range(moment + 1))
+    run(lengths, killed, progress=False)
+    (rows, _, (state, _)), (wanted_rows, _, (wanted, _)) = outcome(killed), outcome(straight)
+    assert rows == wanted_rows and wanted.step == 100
+    chex.assert_trees_all_equal(state, wanted, strict=True)
