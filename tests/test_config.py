@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 import subprocess
 import sys
 import typing
@@ -13,6 +14,7 @@ from e2h import registry
 from e2h.config import Config, digest, from_dict, leaves, parse, to_dict, to_flags
 from e2h.registry import Refused
 
+ROOT = pathlib.Path(__file__).parent.parent
 PROGRAM = "experiments/train.py"
 LINES = (
     [],
@@ -205,6 +207,25 @@ heavy = {"tensorflow", "torch", "clu", "ray", "tensorflow_datasets"} & set(sys.m
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_checking_starts_no_backend():
+    """So that `jax.distributed.initialize`, which must come before a backend, may come after the checks."""
+    program = """
+import importlib
+from jax._src import xla_bridge
+from e2h import registry
+from e2h.config import Config, fitting
+from experiments import _main
+configs = [Config(), *(fitting(["", f"--task={task}"]) for task in registry.names("task"))]
+for name in _main.names():
+    module = importlib.import_module(f"experiments.{name}")
+    configs += module.arms(module.base("cpu", [name])).values() if hasattr(module, "arms") else ()
+for config in configs:
+    config.check()
+    assert not xla_bridge._backends, config
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
 @dataclasses.dataclass(frozen=True)

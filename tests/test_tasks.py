@@ -360,6 +360,14 @@ def test_a_table_holds_no_problem_twice_and_what_sample_gives(task):
         assert rows >= set(map(tuple, np.concatenate([problems.prompt_PxC[..., 0], problems.answer_A], 1).tolist()))
 
 
+@every_task
+def test_a_table_knows_the_canonical_forms_of_its_rows(task):
+    if isinstance(task, TableTask):
+        forms = task.forms()
+        np.testing.assert_array_equal(forms, canonical_of(task, task.table()))
+        assert isinstance(forms, np.ndarray)
+
+
 # ---- addition
 
 

@@ -154,9 +154,7 @@ def _orbits(task: TableTask, by: str) -> list[np.ndarray]:
     """Row indices grouped by orbit: one int32 array [orbits, size] for each orbit size that occurs."""
     if by == "ordered":
         return [np.arange(task.size, dtype=np.int32)[:, None]]
-    with jax.ensure_compile_time_eval():
-        canonical_NxK = np.asarray(jax.vmap(task.canonical)(jax.tree.map(jnp.asarray, task.table())))
-    _, orbit_N, size_O = np.unique(canonical_NxK, axis=0, return_inverse=True, return_counts=True)
+    _, orbit_N, size_O = np.unique(task.forms(), axis=0, return_inverse=True, return_counts=True)
     by_orbit_N = np.argsort(orbit_N.ravel(), kind="stable").astype(np.int32)
     first_O = np.cumsum(size_O) - size_O
     return [by_orbit_N[first_O[size_O == k][:, None] + np.arange(k)] for k in np.unique(size_O)]

@@ -133,6 +133,13 @@ class TableTask(Task):
         del capacity
         return self.table().prompt_PxC.shape[1], 1
 
+    def forms(self) -> np.ndarray:
+        """`canonical` of every problem, [N, K], NumPy. A file with a `canonical` may add it to spare the device."""
+        if type(self).canonical is Task.canonical:
+            return self.table().prompt_PxC[..., 0]
+        with jax.ensure_compile_time_eval():
+            return np.asarray(jax.vmap(self.canonical)(jax.tree.map(jnp.asarray, self.table())))
+
     def table(self) -> Problem:
         """Every problem, stacked along a leading axis N (NumPy arrays)."""
         return _table(self)

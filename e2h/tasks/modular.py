@@ -70,6 +70,10 @@ class Modular(TableTask):
         pair = x.prompt_PxC[:, 0]
         return jnp.sort(pair) if self.op in COMMUTATIVE else pair
 
+    def forms(self) -> np.ndarray:
+        pair_Nx2 = self.table().prompt_PxC[..., 0]
+        return np.sort(pair_Nx2, axis=1) if self.op in COMMUTATIVE else pair_Nx2
+
     def oracle(self, prompt: list[str]) -> list[str]:
         x, y = map(int, prompt)
         quotient = next((c for c in range(self.p) if c * y % self.p == x), 0)
