@@ -16,7 +16,7 @@ from e2h.registry import Refused
 from e2h.tasks import BLANK, NO_PLACE, TableTask, answer_words, problem, prompt_words
 from e2h.tasks.addition import PLUS, Addition, _add
 from e2h.tasks.even_pairs import EvenPairs
-from e2h.tasks.modular import COMMUTATIVE, OPERATIONS, Modular
+from e2h.tasks.modular import OPERATIONS, Modular
 from e2h.tasks.parity import Parity
 from e2h.tasks.permutation import PRODUCTS, Permutation
 from e2h.tasks.pointer_chasing import PointerChasing
@@ -188,6 +188,9 @@ def test_answers_of_one_difficulty_are_of_one_length_if_the_layout_shows_it(task
             assert len(set(draw(task, np.full(DRAWS, difficulty), small(task)).answer_length)) == 1
 
 
+COMMUTATIVE = ("add", "multiply", "x2_plus_y2", "x2_plus_xy_plus_y2")  # whatever the modulus
+
+
 def meaning(task, prompt):
     """What the canonical form should keep of a prompt."""
     if isinstance(task, Addition):
@@ -306,9 +309,31 @@ def test_modular_table_is_the_one_computed_by_hand(op, p):
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
-def test_the_operations_that_commute_are_the_ones_listed(op):
-    result = {(x, y): z for x, y, z in table_rows(Modular(op=op, p=97))}
-    assert all(result.get((y, x)) == z for (x, y), z in result.items()) == (op in COMMUTATIVE)
+def test_rows_share_a_form_exactly_if_they_are_mirrored_and_the_operation_commutes(op):
+    for p in (*range(2, 25), 97, 113):
+        result = {(x, y): z for x, y, z in modular_table(op, p)}
+        commutes = all(result.get((y, x), z) == z for (x, y), z in result.items())
+        assert commutes or op not in COMMUTATIVE
+        assert p < 25 or commutes == (op in COMMUTATIVE)
+        wanted, found = collections.defaultdict(set), collections.defaultdict(set)
+        for pair, form in zip(result, Modular(op=op, p=p).forms().tolist(), strict=True):
+            wanted[tuple(sorted(pair)) if commutes else pair].add(pair)
+            found[tuple(form)].add(pair)
+        assert sorted(map(sorted, found.values())) == sorted(map(sorted, wanted.values())), p
+
+
+@pytest.mark.parametrize(
+    "op, moduli",
+    [
+        ("divide", {3, 4, 6, 8, 12, 24}),  # where the square of every unit is 1, and there are two units
+        ("x3_plus_y", {2, 3, 6}),  # where x^3 = x
+        ("even_add_odd_subtract", {2, 4}),
+        ("subtract", {2}),
+    ],
+)
+def test_at_some_moduli_other_operations_have_twins(op, moduli):
+    tasks = {p: Modular(op=op, p=p) for p in range(2, 31)}
+    assert {p for p, task in tasks.items() if distinct_rows(task.forms()) < task.size} == moduli
 
 
 def test_division_is_true_division():
