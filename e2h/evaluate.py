@@ -71,5 +71,11 @@ def measure(config: Config, data, seed, params, step) -> dict[str, tuple[jax.Arr
     logits_BxRxV = train.forward(config, params, batch)
     flat_NxV = logits_BxRxV.reshape(-1, logits_BxRxV.shape[-1])
     loss_BxR = config.loss.per_read(flat_NxV, batch.target_BxR.ravel()).reshape(batch.target_BxR.shape)
-    reading = Reading(params, batch, logits_BxRxV, loss_BxR)
-    return {name: registry.load("measure", name)()(reading, config) for name in config.measures}
+
+    def mean_loss(params):
+        total, count = config.loss(train.forward(config, params, batch), batch.target_BxR, batch.weight_BxR)
+        return total / jnp.maximum(count, 1)
+
+    reading = Reading(params, batch, logits_BxRxV, loss_BxR, mean_loss)
+    with jax.default_matmul_precision(config.precision):  # of the backward passes of measures that take a gradient
+        return {name: registry.load("measure", name)()(reading, config) for name in config.measures}

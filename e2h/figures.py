@@ -59,7 +59,7 @@ def training_range(axis: Axes, last: float) -> None:
     axis.axvspan(axis.get_xlim()[0], last + 0.5, color="#000000", alpha=0.05, linewidth=0)
 
 
-def measure_over_steps(axis: Axes, rows: pd.DataFrame, name: str, color: str, label: str) -> None:
+def measure_over_steps(axis: Axes, rows: pd.DataFrame, name: str, color: str, label: str, style: str = "-") -> None:
     """A measure against the step."""
     measured = rows[rows["split"] == "measured"]
     wide = (
@@ -69,7 +69,7 @@ def measure_over_steps(axis: Axes, rows: pd.DataFrame, name: str, color: str, la
         .unstack("seed")
     )
     wide.index = np.maximum(wide.index, 1)
-    seeds_and_median(axis, wide, color, label)
+    seeds_and_median(axis, wide, color, label, style)
     axis.set(xscale="log", xlabel="step", ylabel=name.replace("_", " "))
 
 

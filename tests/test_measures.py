@@ -6,16 +6,18 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from _tiny import TABLE
 
-from e2h import evaluate, registry, train
+from e2h import batches, evaluate, registry, train
 from e2h.config import Config
 from e2h.layouts.query import Query
 from e2h.losses.cross_entropy import CrossEntropy
 from e2h.losses.mse import MeanSquaredError
 from e2h.losses.stablemax import StableMax
 from e2h.measures import Reading
+from e2h.measures.naive_alignment import NaiveAlignment
 from e2h.measures.softmax_collapse import SoftmaxCollapse
 from e2h.measures.weight_norm import WeightNorm
 from e2h.measures.zero_loss import ZeroLoss
@@ -122,3 +124,68 @@ def test_zero_loss_counts_reads_of_weight_one():
     loss_BxR = jnp.array([[0.0, 1e-30, 0.0], [0.0, 0.0, 1.0]])
     total, count = ZeroLoss()(Reading(None, Weights, None, loss_BxR), CONFIG)
     assert (float(total), float(count)) == (2, 3)
+
+
+def softmax_regression(scale=1.0):
+    """(reading, numbers of its kind) of a linear classifier x W of five inputs, six problems and three classes."""
+    draw = np.random.default_rng(0)
+    x_NxI, w_IxV, target_N = draw.normal(size=(6, 5)), draw.normal(size=(5, 3)), draw.integers(0, 3, 6)
+
+    def mean_loss(params):
+        z_NxV = jnp.asarray(x_NxI, jnp.float32) @ params["w"] + 0 * params["unused"].sum()
+        return scale * CrossEntropy().per_read(z_NxV, jnp.asarray(target_N)).mean()
+
+    params = {"w": jnp.asarray(w_IxV, jnp.float32), "unused": jnp.full((2,), 3.0)}
+    return Reading(params, None, None, None, mean_loss), (x_NxI, w_IxV, target_N)
+
+
+def alignment(reading):
+    total, count = NaiveAlignment()(reading, CONFIG)
+    assert float(count) == 1
+    return float(total)
+
+
+def test_naive_alignment_equals_the_closed_form_of_a_linear_classifier():
+    reading, (x_NxI, w_IxV, target_N) = softmax_regression()
+    p_NxV = np.exp(x_NxI @ w_IxV) / np.exp(x_NxI @ w_IxV).sum(1, keepdims=True)
+    minus_gradient = x_NxI.T @ (np.eye(3)[target_N] - p_NxV) / len(x_NxI)
+    norm_of_all = np.sqrt(np.square(w_IxV).sum() + 2 * 3.0**2)  # parameters without a gradient count as well
+    expected = (minus_gradient * w_IxV).sum() / np.linalg.norm(minus_gradient) / norm_of_all
+    assert abs(expected) > 0.05
+    np.testing.assert_allclose(alignment(reading), expected, rtol=1e-5)
+
+
+def test_naive_alignment_is_one_where_only_the_size_of_the_weights_counts():
+    params = {"a": jnp.array([3.0, -1.0]), "b": jnp.array([[2.0]])}
+    squares = lambda params: (params["a"] ** 2).sum() + (params["b"] ** 2).sum()  # noqa: E731
+    grows = Reading(params, None, None, None, lambda params: 1 / squares(params))
+    shrinks = Reading(params, None, None, None, squares)
+    assert [alignment(grows), alignment(shrinks)] == pytest.approx([1, -1], rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_naive_alignment_does_not_depend_on_the_size_of_the_loss(scale):
+    """The squares of so small a gradient are 0 in float32, those of so large a one infinite."""
+    np.testing.assert_allclose(alignment(softmax_regression(scale)[0]), alignment(softmax_regression()[0]), rtol=1e-5)
+
+
+def test_naive_alignment_of_nothing_is_zero():
+    flat = softmax_regression(0.0)[0]
+    assert alignment(flat) == 0
+    zero = softmax_regression()[0]._replace(params=jax.tree.map(jnp.zeros_like, flat.params))
+    assert alignment(zero) == 0
+
+
+def test_naive_alignment_is_of_the_loss_that_is_trained(at_start):
+    """By the real path: the slope of the loss as all weights grow together, by a difference instead of a gradient."""
+    params, found = at_start
+    batch = batches.train_batch(CONFIG, (), 0, 0, jnp.arange(4), batches.difficulty(CONFIG, 0, jnp.arange(4)), 2)[1]
+
+    def loss(params):
+        total, count = CONFIG.loss(train.forward(CONFIG, params, batch), batch.target_BxR, batch.weight_BxR)
+        return total / count
+
+    grown = [float(loss(jax.tree.map(lambda w, s=s: w * s, params))) for s in (0.99, 1.01)]
+    slope = (grown[1] - grown[0]) / 0.02  # g.w
+    norms = float(optax.tree.norm(jax.grad(loss)(params)) * optax.tree.norm(params))
+    np.testing.assert_allclose(found["naive_alignment"][0], -slope / norms, rtol=1e-2)

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ class Reading(NamedTuple):
     batch: Batch
     logits_BxRxV: jax.Array
     loss_BxR: jax.Array
+    mean_loss: Callable[[Any], jax.Array] | None = None  # over these problems, as a function of the parameters
 
 
 @dataclasses.dataclass(frozen=True)
