@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from e2h.claims import FAILS, HOLDS, UNTESTABLE
-from experiments import grokking, parity_length, pointer_complexity
+from experiments import grokking, numerical_stability, parity_length, pointer_complexity
 
 
 def rows(arm, scores):
@@ -59,3 +59,94 @@ def test_chance_is_a_band(transformer, expected):
     scores = {"rnn, parity": 1.0, "lstm, parity": 0.9, "transformer, parity": transformer}
     found = verdicts(parity_length, *(rows(arm, {("test_length", 10): score}) for arm, score in scores.items()))
     assert found == {"rnn-parity": HOLDS, "lstm-parity": FAILS, "transformer-parity": expected}
+
+
+def measured(arm, collapse, cosine):
+    """Rows of three seeds from the share of collapsed problems and the cosine at steps 0, 10, 20, ..."""
+    return pd.DataFrame(
+        {"arm": arm, "seed": seed, "step": 10 * i, "split": "measured", "difficulty": 0, "problems": 0}
+        | {"softmax_collapse": 100 * share, "softmax_collapse_count": 100}
+        | {"naive_alignment": along, "naive_alignment_count": 1}
+        for seed, (i, (share, along)) in itertools.product(range(3), enumerate(zip(collapse, cosine, strict=True)))
+    )
+
+
+def reaches(score, learned=1.0):
+    """The training problems at step 20, and a test accuracy at step 30, the last."""
+    early = {("train", 10): 0.5 * learned, ("train", 20): learned, ("test", 20): 0.0}
+    return early | {("train", 30): learned, ("test", 30): score}
+
+
+STABLE = {  # arm -> its scores, where every claim holds
+    "float16": reaches(0.4), "float32": reaches(0.6), "float64": reaches(0.8),
+    "float16, 0.4": reaches(0.0), "float32, 0.4": reaches(0.0), "float64, 0.4": reaches(0.0),
+    "cross-entropy": reaches(0.0), "StableMax": reaches(1.0),
+    "MLP, AdamW": reaches(0.0), "MLP, orthogonal AdamW": AT_ONCE, "MLP, orthogonal SGD": AT_ONCE,
+    "transformer, AdamW": reaches(0.0), "transformer, decay 1.5": LATE, "transformer, orthogonal AdamW": AT_ONCE,
+}  # fmt: skip
+COLLAPSE = {"float16": (0, 0.6, 1, 1), "float32": (0, 0, 0.6, 1), "float64": (0, 0, 0, 0)}
+ALONG = (0.0, 0.1, 0.6, 0.8)
+
+
+def stability(changed=(), collapse=(), along=ALONG):
+    scores, shares = STABLE | dict(changed), COLLAPSE | dict(collapse)
+    found = [rows(arm, s) for arm, s in scores.items()]
+    found += [measured(arm, shares.get(arm, (0, 0, 0, 0)), along) for arm in scores]
+    return verdicts(numerical_stability, *found)
+
+
+def test_every_claim_of_numerical_stability_can_hold():
+    assert set(stability().values()) == {HOLDS} and len(stability()) == 10
+
+
+def test_no_claim_of_numerical_stability_holds_for_runs_that_learned_nothing():
+    found = stability({arm: reaches(0.0, learned=0.0) for arm in STABLE})
+    assert set(found.values()) == {FAILS}
+    found = stability(
+        {arm: reaches(score, learned=0.0) for arm, score in zip(STABLE, (0.4, 0.6, 0.8) * 5, strict=False)}
+    )
+    assert {found[name] for name in ("precision-orders-test", "precision-orders-collapse", "gradient-aligns")} == {
+        FAILS
+    }
+
+
+@pytest.mark.parametrize(
+    "claim, changed",
+    [
+        ("precision-orders-test", {"float32": reaches(0.42)}),
+        ("precision-orders-test", {"float64": reaches(0.6)}),
+        ("few-problems-never", {"float64, 0.4": reaches(0.2)}),
+        ("few-problems-never", {"float16, 0.4": reaches(0.0, learned=0.9)}),
+        ("stablemax-generalizes", {"StableMax": reaches(0.8)}),
+        ("cross-entropy-does-not", {"cross-entropy": reaches(0.3)}),
+        ("mlp-adamw-never", {"MLP, AdamW": reaches(0.1)}),
+        ("mlp-orthogonal-adamw", {"MLP, orthogonal AdamW": LATE}),
+        ("mlp-orthogonal-sgd", {"MLP, orthogonal SGD": NEVER}),
+        ("transformer-before-decay", {"transformer, orthogonal AdamW": LATE}),
+        ("transformer-before-decay", {"transformer, orthogonal AdamW": NEVER, "transformer, decay 1.5": NEVER}),
+        ("transformer-before-decay", {"transformer, decay 1.5": NOTHING}),
+    ],
+)
+def test_a_claim_of_numerical_stability_can_fail_alone(claim, changed):
+    assert [name for name, found in stability(changed).items() if found == FAILS] == [claim]
+
+
+def test_decay_that_never_arrives_is_later():
+    assert stability({"transformer, decay 1.5": NEVER})["transformer-before-decay"] == HOLDS
+
+
+@pytest.mark.parametrize(
+    "collapse", [{"float32": (0, 0.6, 1, 1)}, {"float32": (0, 0, 0, 0)}, {"float64": (0, 0, 1, 1)}]
+)
+def test_collapse_in_order_needs_each_type_later_than_the_last(collapse):
+    assert stability(collapse=collapse)["precision-orders-collapse"] == FAILS
+
+
+@pytest.mark.parametrize("along", [(0.6, 0.6, 0.6, 0.6), (0.9, 0.8, 0.5, 0.4), (0.0, 0.0, 0.05, 0.1)])
+def test_a_gradient_that_does_not_turn_to_the_weights_is_not_aligned(along):
+    assert stability(along=along)["gradient-aligns"] == FAILS
+
+
+def test_numerical_stability_without_its_measures_judges_the_rest():
+    found = verdicts(numerical_stability, *(rows(arm, s) for arm, s in STABLE.items()))
+    assert set(stability()) - set(found) == {"precision-orders-collapse", "gradient-aligns"}
