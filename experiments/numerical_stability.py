@@ -212,14 +212,13 @@ def _alignment(rows):
 
 
 def figure(rows):
-    drawn, ((by_type, collapse, stable), (mlp, transformer, cosine)) = figures.canvas(3, 2, height=3.0)
+    drawn, ((by_type, collapse, stable), (mlp, transformer, cosine)) = figures.canvas(3, 2, width=3.5, height=2.6)
     arm = dict(list(rows.groupby("arm", sort=False)))
     for color, name in zip(figures.COLORS, TYPES, strict=False):
         for which, style in ((name, "-"), (f"{name}, 0.4", "--")):
-            of_arm = arm[which][arm[which]["step"] > 0]
-            figures.accuracy_over_steps(by_type, of_arm, TEST, color, which, style)
+            figures.accuracy_over_steps(by_type, arm[which], TEST, color, which, style)
             if "softmax_collapse" in rows:
-                figures.measure_over_steps(collapse, of_arm, "softmax_collapse", color, which, style)
+                figures.measure_over_steps(collapse, arm[which], "softmax_collapse", color, which, style)
     panels = {
         stable: ("cross-entropy", "StableMax"),
         mlp: [name for name in arm if name.startswith("MLP")],
@@ -242,6 +241,7 @@ def figure(rows):
     )
     for axis, title in zip((by_type, collapse, stable, mlp, transformer, cosine), titles, strict=True):
         axis.set_title(title, fontsize=9)
+        axis.set_xscale("linear" if axis in (by_type, collapse) else "log")
         axis.legend(fontsize=5.5)
     figures.caption(drawn, rows, "dashed: training accuracy, or a fraction of .4 for training")
     return drawn
