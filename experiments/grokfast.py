@@ -93,8 +93,9 @@ def claims(rows):
     others = [PLAIN, DECAYED, FILTERED, FASTER, FASTER_DECAYED]
     yield Claim(
         "fastest", LEE, "The filter with weight decay is the fastest arm.", "910 steps; 39,890 for plain Adam",
-        "table 1 and the authors' code", "its median is below those of plain Adam, of decay or filter alone, and of both larger steps",
-        tuple(times[BOTH]), verdict(median[BOTH] < math.inf and all(median[BOTH] < median[arm] for arm in others)),
+        "table 1 and the authors' code",
+        "its median is below those of plain Adam, of decay or filter alone, of both larger steps", tuple(times[BOTH]),
+        verdict(median[BOTH] < math.inf and all(median[BOTH] < median[arm] for arm in others)),
     )  # fmt: skip
     headline = np.minimum(times[PLAIN], budget) / times[BOTH]
     yield Claim(
