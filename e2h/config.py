@@ -318,6 +318,6 @@ def _explained(field: dataclasses.Field, kind: type) -> str:
         bounds = f" (one of {', '.join(meta['choices'])})"
     elif issubclass_of_component(kind):
         bounds = f" (one of {', '.join(registry.names(kind.kind))})"
-    elif meta.get("low") is not None or meta.get("high") is not None:
-        bounds = f" ({registry.describe_range(meta.get('low'), meta.get('high'))})"
+    elif any(meta.get(bound) is not None for bound in ("low", "above", "high")):
+        bounds = f" ({registry.describe_range(meta.get('low'), meta.get('high'), meta.get('above'))})"
     return meta["help"] + bounds

@@ -32,13 +32,14 @@ class Refused(ValueError):
     """A request that cannot be met. Its text is one sentence for the user; command lines exit 2 on it."""
 
 
-def setting(default, help: str, *, low=None, high=None, choices=(), varies=False, added=False) -> Any:
-    """A component's field: `default`, one line of help, inclusive bounds for numbers, choices for strings.
+def setting(default, help: str, *, low=None, above=None, high=None, choices=(), varies=False, added=False) -> Any:
+    """A component's field: `default`, one line of help, bounds for numbers, choices for strings.
 
+    `low` and `high` may be taken; `above` is a lower bound that may not.
     `varies`: the code only computes with it, so that it may be a traced number and differ within a population.
     `added`: it came later, and its default is what was done before: at the default it leaves a digest as it was.
     """
-    meta = dict(help=help, low=low, high=high, choices=tuple(choices), varies=varies, added=added)
+    meta = dict(help=help, low=low, above=above, high=high, choices=tuple(choices), varies=varies, added=added)
     return dataclasses.field(default=default, metadata=meta)
 
 
@@ -80,16 +81,19 @@ def checked(owner, field: dataclasses.Field, kind: type, value):
         fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
     if not fits:
         raise Refused(f"{where} takes {getattr(kind, '__name__', kind)}, not {value!r}.")
-    low, high, choices = (field.metadata.get(k) for k in ("low", "high", "choices"))
+    low, above, high, choices = (field.metadata.get(k) for k in ("low", "above", "high", "choices"))
     if kind in (int, float):
-        if math.isnan(value) or (low is not None and value < low) or (high is not None and value > high):
-            raise Refused(f"{where}={value} is out of range: it takes {describe_range(low, high)}.")
+        too_low = (low is not None and value < low) or (above is not None and value <= above)
+        if math.isnan(value) or too_low or (high is not None and value > high):
+            raise Refused(f"{where}={value} is out of range: it takes {describe_range(low, high, above)}.")
     if choices and value not in choices:
         raise Refused(f"{where}={value!r} is not one of {', '.join(map(str, choices))}{nearest(str(value), choices)}.")
     return value
 
 
-def describe_range(low, high) -> str:
+def describe_range(low, high, above=None) -> str:
+    if above is not None:
+        return f"more than {above}" + ("" if high is None else f", up to {high}")
     if high is None:
         return f"{low} or more"
     return f"{high} or less" if low is None else f"{low} to {high}"

@@ -10,7 +10,7 @@ import optax
 from e2h import batches, rng
 from e2h.config import Config
 from e2h.layouts import Batch, Score, score
-from e2h.models import Network
+from e2h.models import network
 from e2h.splits import TRAIN
 
 NEVER = jnp.iinfo(jnp.int32).max  # a step that does not come
@@ -29,17 +29,6 @@ class Totals(NamedTuple):
 
     score: Score
     broken_at: jax.Array  # int32: the first step that left the loss or a parameter not finite, or NEVER
-
-
-def network(config: Config) -> Network:
-    """The Linen module of a config."""
-    return config.model.network(
-        position=config.position,
-        vocabulary=len(config.layout.vocabulary(config.task)),
-        classes=len(config.layout.classes(config.task)),
-        length=config.longest,
-        dtype=jnp.dtype(config.compute_dtype),
-    )
 
 
 def optimizer(config: Config) -> optax.GradientTransformation:

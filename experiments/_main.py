@@ -47,6 +47,12 @@ class Options(Component):
 
     kind: ClassVar[str] = ""
 
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("runs", "results"):
+            if not getattr(self, name):
+                raise Refused(f"--{name}= names no directory.")
+
 
 def names() -> list[str]:
     """The experiments there are."""

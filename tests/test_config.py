@@ -63,7 +63,7 @@ def test_a_chosen_component_keeps_the_settings_of_the_base_only_if_the_base_has_
 
 def others(field, kind, value):
     """A permitted value unlike the present one, as it is written in a flag."""
-    low, high, choices = (field.metadata[k] for k in ("low", "high", "choices"))
+    low, above, high, choices = (field.metadata[k] for k in ("low", "above", "high", "choices"))
     if configs.issubclass_of_component(kind):
         return next((name for name in registry.names(kind.kind) if name != value.name), None)
     if choices:
@@ -74,6 +74,8 @@ def others(field, kind, value):
         return str(not value).lower()
     if kind is int:
         return value + 1 if high is None or value < high else value - 1
+    if above is not None:
+        return above + 1.0
     return low if value != low else (1.0 if high is None else (low + high) / 2)
 
 
@@ -131,6 +133,7 @@ def test_digest_names_a_directory_and_is_the_same_in_every_process():
         (["--optimizer.learning_rate=fast"], "learning_rate"),
         (["--optimizer.learning_rate=-1"], "optimizer.learning_rate=-1.0 is out of range: it takes 0.0 to 1e"),
         (["--optimizer.b1=nan"], "optimizer.b1=nan is out of range"),
+        (["--optimizer.clip_norm=0"], "optimizer.clip_norm=0.0 is out of range: it takes more than 0.0"),
         (["--model.hidden=3,two"], "--model.hidden takes a list of int, and 'two' is none"),
         (["--model.bias=maybe"], "model.bias"),
         (["--precision=hihgest"], "^precision='hihgest' is not one of .*; did you mean 'highest'"),

@@ -250,6 +250,8 @@ def files(directory):
         ("--evaluate_every=15", "not a multiple of --record_every=10"),
         ("--devices=99 --seeds=99 --mapping=pmap", "--devices=99, but there are 8 of cpu"),
         ("--runs=a_file/below", "Cannot write to a_file/below"),
+        ("--runs=", "--runs= names no directory"),
+        ("--results=", "--results= names no directory"),
         ("--results=a_file/below", "Cannot write to a_file/below"),
     ],
 )

@@ -1,5 +1,6 @@
 """In every layout of every task the problem is all there, the answer is asked for once, and nothing gives it away."""
 
+import dataclasses
 import functools
 
 import jax
@@ -10,10 +11,14 @@ from _instances import cut, draw, instances, label, quick_jit, take
 from e2h import registry
 from e2h.config import Config
 from e2h.layouts import Batch, extend, score
+from e2h.layouts.causal import Causal
 from e2h.layouts.query import Query
 from e2h.layouts.table import Table
 from e2h.layouts.tagging import Tagging
+from e2h.models import Network
+from e2h.models.rnn import RNN
 from e2h.registry import Refused
+from e2h.splits.length import Length
 from e2h.tasks import BLANK, NO_PLACE, answer_words, problem, prompt_words
 from e2h.tasks.addition import Addition
 from e2h.tasks.modular import Modular
@@ -240,3 +245,16 @@ def test_a_problem_is_exact_if_all_its_reads_are_right_and_reads_of_weight_0_do_
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
 def test_a_read_that_is_not_finite_is_wrong(broken):
     assert scored([[[9.0, broken]], [[9.0, 1.0]]], [[0], [0]], [[1], [1]])[1] == [False, True]
+
+
+@dataclasses.dataclass(frozen=True)
+class Silent(RNN):
+    def network(self, **_):
+        return Network()
+
+
+def test_generating_needs_a_network_that_can():
+    config = Config(task=Addition(), split=Length(), layout=Causal(), model=RNN())
+    config.check()
+    with pytest.raises(Refused, match=r"layout causal scores what is generated, .* has no prefill\."):
+        dataclasses.replace(config, model=Silent()).check()

@@ -15,7 +15,9 @@ from e2h.layouts import score
 from e2h.models import embed
 from e2h.models._initialisers import KERNELS
 from e2h.positions.learned import Learned
+from e2h.registry import Refused
 from e2h.tasks import BLANK
+from e2h.tasks.modular import Modular
 
 QUERY = configs("query")
 TABLE = [c for c in configs("table") if c.values[0].model not in {q.values[0].model for q in QUERY}]  # takes no other
@@ -240,6 +242,16 @@ def test_channels_are_summed():
     table = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
     tokens = jnp.array([[[0, 4], [BLANK, 2], [BLANK, BLANK]]])
     np.testing.assert_allclose(embed(jnp.asarray(table), tokens)[0], [table[0] + table[4], table[2], np.zeros(3)], 1e-6)
+
+
+class TwoChannels(Modular):
+    channels = 2
+
+
+def test_an_mlp_refuses_tokens_of_several_channels():
+    Config().check()
+    with pytest.raises(Refused, match=r"model mlp reads one channel of a token, and those of task .* have 2"):
+        Config(task=TwoChannels()).check()
 
 
 STD = {  # of a matrix, from its inputs and outputs

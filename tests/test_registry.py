@@ -79,6 +79,8 @@ class Every(registry.Component):
     kind = "every"
     count: int = setting(1, "h", low=0, high=3)
     share: float = setting(0.5, "h", low=0.0, high=1.0)
+    rate: float = setting(0.5, "h", above=0.0)
+    part: float = setting(0.5, "h", above=0.0, high=1.0)
     word: str = setting("a", "h", choices=("apple", "a"))
     on: bool = setting(False, "h")
     sizes: tuple[int, ...] = setting((1,), "h")
@@ -92,6 +94,10 @@ class Every(registry.Component):
         ({"count": 1.0}, "takes int, not 1.0"),
         ({"count": True}, "takes int, not True"),
         ({"share": 1.01}, "out of range"),
+        ({"rate": 0.0}, "every.rate=0.0 is out of range: it takes more than 0.0"),
+        ({"rate": -1}, "more than 0.0"),
+        ({"part": 0}, "more than 0.0, up to 1.0"),
+        ({"part": 1.01}, "more than 0.0, up to 1.0"),
         ({"share": math.nan}, "out of range"),
         ({"share": True}, "takes float"),
         ({"word": "aple"}, "did you mean 'apple'"),

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from e2h.layouts import Batch, Layout, extend
+from e2h.models import network
 from e2h.registry import Refused
 
 
@@ -21,6 +22,10 @@ class Causal(Layout):
         if not config.model.causal:
             raise Refused(
                 f"layout causal needs a model that does not look ahead; set --model.causal on {config.model.name}."
+            )
+        if not hasattr(network(config), "prefill"):
+            raise Refused(
+                f"layout causal scores what is generated, and the network of model {config.model.name} has no prefill."
             )
 
     def vocabulary(self, task) -> tuple[str, ...]:

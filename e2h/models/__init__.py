@@ -40,6 +40,17 @@ class Network(nn.Module):
     """
 
 
+def network(config) -> Network:
+    """The Linen module of a config."""
+    return config.model.network(
+        position=config.position,
+        vocabulary=len(config.layout.vocabulary(config.task)),
+        classes=len(config.layout.classes(config.task)),
+        length=config.longest,
+        dtype=jnp.dtype(config.compute_dtype),
+    )
+
+
 def embed(table_VxD: jax.Array, tokens_BxLxC: jax.Array) -> jax.Array:
     """Sum over channels of table rows, [B, L, D]; a blank channel adds nothing."""
     blank = tokens_BxLxC == BLANK

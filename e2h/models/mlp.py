@@ -32,6 +32,11 @@ class MLP(Model):
         super().check(config)
         if config.layout.name != "table":
             raise Refused(f"model mlp reads rows of one length: --layout=table, not {config.layout.name}.")
+        if config.task.channels > 1:
+            raise Refused(
+                f"model mlp reads one channel of a token, and those of task {config.task.name} "
+                f"have {config.task.channels}."
+            )
         if not self.hidden or min(self.hidden) < 1:
             raise Refused(f"model.hidden={self.hidden} needs at least one layer, each of width 1 or more.")
 

@@ -36,7 +36,7 @@ class Scheduled(Optimizer):
     warmup_steps: int = setting(
         0, "linear rise; the factor at step t is min(t / warmup_steps, 1), so 0 at first", low=0
     )
-    clip_norm: float = setting(math.inf, "largest global norm of the gradient; inf does not clip", low=0.0)
+    clip_norm: float = setting(math.inf, "largest global norm of the gradient; inf does not clip", above=0.0)
 
     @property
     def uses_budget(self) -> bool:
