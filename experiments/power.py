@@ -150,7 +150,7 @@ def claims(rows):
         verdict((highest(control, TEST) < 0.05).all()) if np.isfinite(t_mem[CONTROL]).all() else UNTESTABLE,
     )  # fmt: skip
     times = [t_gen[f"S5 at {share:g}"] for share in S5_SHARES]
-    known = [(s, t.median()) for s, t in zip(S5_SHARES, times, strict=True) if t.median() < math.inf][:2]
+    known = [(s, t.median()) for s, t in zip(S5_SHARES, times, strict=True) if 0 < t.median() < math.inf][:2]
     rise = math.nan
     if len(known) == 2:
         (few, late), (many, soon) = known

@@ -13,7 +13,7 @@ import pytest
 
 from e2h import claims, config, parallel, records, registry, train
 from e2h.claims import FAILS, HOLDS, UNTESTABLE
-from e2h.config import Config
+from e2h.config import Config, to_dict
 from e2h.registry import Refused
 from e2h.run import Broken, Stopped, run
 from experiments import _main
@@ -50,15 +50,40 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def traced(function, config):
-    """In place of `parallel.spread`: the program is traced, not compiled, and all its numbers are 1 or very large."""
-    population, shapes = parallel.populate(function, parallel.at_once(config)), []
+    """In place of `parallel.spread`: the program is traced, not compiled, and all its numbers are 1 or very large.
+
+    Arms that differ in real numbers alone are traced once.
+    """
+    population = parallel.populate(function, parallel.at_once(config))
+    kind = json.dumps(without_reals(to_dict(config)))
 
     def run(per_seed, shared):
-        shapes[:] = shapes or [jax.eval_shape(population, per_seed, shared)]
+        given = str(jax.tree.map(jnp.shape, (per_seed, shared)))
+        key = (function.__qualname__, kind, given)
+        if key not in TRACED:
+            TRACED[key] = jax.eval_shape(population, per_seed, shared)
         fill = {jnp.float32: 1, jnp.int32: train.NEVER}
-        return jax.tree.map(lambda a: jnp.full(a.shape, fill[a.dtype.type], a.dtype), shapes[0])
+        return jax.tree.map(lambda a: jnp.full(a.shape, fill.get(a.dtype.type, 0), a.dtype), TRACED[key])
 
     return run
+
+
+TRACED = {}
+
+
+def without_reals(data):
+    """A config's settings but for real numbers, which no shape depends on."""
+    if isinstance(data, dict):
+        return {k: without_reals(v) for k, v in data.items()}
+    return "real" if isinstance(data, float) else data
+
+
+PREPARE = parallel.prepare
+
+
+def prepared(config):
+    """In place of `parallel.prepare`: zeros of its shapes."""
+    return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(lambda: PREPARE(config)))
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +102,7 @@ def outcome(tmp_path_factory):
                 _tiny.start_without_compiling(patch)
                 if ran:
                     patch.setattr(parallel, "spread", traced)
+                    patch.setattr(parallel, "prepare", prepared)
                     for made in ("_chunk", "_sweep", "_measure"):  # kept apart from the real ones
                         patch.setattr(parallel, made, functools.cache(getattr(parallel, made).__wrapped__))
                 ran.append(args)
