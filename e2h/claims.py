@@ -60,7 +60,7 @@ def first_step(rows, split: str, threshold: float, column: str = "exact", total:
     return reached.reindex(sorted(rows["seed"].unique())).astype(float).fillna(math.inf)
 
 
-def score(rows, split: str, step: int | None = None, difficulties=None, column: str = "exact", total: str = "problems"):
+def score(rows, split: str, step: int | None = None, difficulties=None):
     """Each seed's score on a split, a Series over seeds: sum over count of all problems of the given difficulties.
 
     `step` None is the last evaluated step.
@@ -69,8 +69,8 @@ def score(rows, split: str, step: int | None = None, difficulties=None, column: 
     rows = rows[rows["step"] == (rows["step"].max() if step is None else step)]
     if difficulties is not None:
         rows = rows[rows["difficulty"].isin(list(difficulties))]
-    sums = rows.groupby("seed")[[column, total]].sum()
-    return sums[column] / sums[total]
+    sums = rows.groupby("seed")[["exact", "problems"]].sum()
+    return sums["exact"] / sums["problems"]
 
 
 def highest(rows, split: str):

@@ -3,11 +3,13 @@ set -euo pipefail
 
 CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
+tools=$'report\nbenchmark'  # run like experiments, but not offered as such; TOOLS in experiments/_main.py
+
 known() {
   local file name
   for file in experiments/*.py; do
     name=$(basename "$file" .py)
-    if [[ $name != [_*]* ]]; then echo "$name"; fi
+    if [[ $name != [_*]* ]] && ! grep -qxF -e "$name" <<<"$tools"; then echo "$name"; fi
   done
 }
 
@@ -58,7 +60,7 @@ esac
 
 name=$1
 shift
-if ! grep -qxF -e "$name" <<<"$names"; then
+if ! grep -qxF -e "$name" <<<"$names"$'\n'"$tools"; then
   echo "reproduce: There is no experiment '$name'; the nearest is $(nearest "$name" <<<"$names") of $list." >&2
   exit 2
 fi

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from experiments import _main
+
 ROOT = pathlib.Path(__file__).parent.parent
 SCRIPTS = [*sorted(ROOT.glob("launch/*.sh")), ROOT / ".ci/run"]
 
@@ -115,6 +117,21 @@ def test_reproduce_sets_up_and_passes_the_flags_on(checkout):
     assert checkout.run("reproduce.sh", "table_two", "--name=a b", "--help").returncode == 0
     assert len(checkout.calls("-m pip install")) == 1
     assert checkout.calls("")[-1] == "-m experiments.table_two --name=a b --help"
+
+
+@pytest.mark.parametrize("name", _main.TOOLS)
+def test_tools_run_like_experiments_and_are_not_offered_as_such(checkout, name):
+    (checkout.root / "experiments" / f"{name}.py").touch()
+    assert name not in checkout.run("reproduce.sh", "--help").stdout
+    assert checkout.run("reproduce.sh", f"{name}s").stderr.endswith("of figure_one, table_two.\n")
+    assert checkout.run("reproduce.sh", name, "--a").returncode == 0
+    assert checkout.calls("")[-1] == f"-m experiments.{name} --a"
+
+
+def test_the_experiments_that_are_offered_are_the_ones_there_are():
+    command = [ROOT / "launch" / "reproduce.sh", "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert f"\nExperiments: {', '.join(_main.names())}.\n" in told
 
 
 def test_pytest_gets_the_arguments_on_any_number_of_cores(checkout):
