@@ -16,6 +16,7 @@ from e2h.registry import Refused
 from e2h.tasks import BLANK, NO_PLACE, TableTask, answer_words, problem, prompt_words
 from e2h.tasks.addition import PLUS, Addition, _add
 from e2h.tasks.even_pairs import EvenPairs
+from e2h.tasks.group_words import GroupWords
 from e2h.tasks.modular import OPERATIONS, Modular
 from e2h.tasks.parity import Parity
 from e2h.tasks.permutation import PRODUCTS, Permutation
@@ -197,6 +198,8 @@ def meaning(task, prompt):
         return tuple(sorted("".join(prompt).split("+")))
     if isinstance(task, Modular) and task.op in COMMUTATIVE:
         return tuple(sorted(prompt))
+    if isinstance(task, GroupWords) and (task.word, task.group) == ("ab", "cyclic"):
+        return tuple(sorted(prompt))
     if isinstance(task, PointerChasing):
         flags = tuple(w for w in prompt if w in "HI")
         counted = flags if task.cycle == "counting" else prompt.count("H")
@@ -206,6 +209,7 @@ def meaning(task, prompt):
 
 SMALL = [Parity(), EvenPairs(), Addition(), Addition(zero_pad=True, reverse=True), Permutation(n=3)]
 SMALL += [Modular(p=7, op=op) for op in ("add", "divide", "subtract")]
+SMALL += [GroupWords(n=3), GroupWords(group="cyclic", n=6), GroupWords(group="dihedral", n=4, word="aba")]
 SMALL += [PointerChasing(names=4, flags=3)]
 SMALL += [PointerChasing(names=7, flags=3, cycle="counting")]
 
@@ -241,6 +245,7 @@ def test_twins_have_the_same_answer(task):
         (Modular(p=11, op="divide"), 1, 110),
         (Modular(p=10, op="divide"), 1, 40),
         (Permutation(n=3), 1, 36),
+        (GroupWords(group="dihedral", n=5), 1, 100),
         (PointerChasing(names=4, flags=3), 1, 24),
         (PointerChasing(names=7, flags=3, cycle="counting"), 2, 21),
     ],
