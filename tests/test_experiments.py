@@ -22,6 +22,7 @@ MODULES = {name: importlib.import_module(f"experiments.{name}") for name in _mai
 COMMITTED = sorted(_main.RESULTS.glob("*/*/claims.json"))
 TINY = {  # flags that make a component small
     "modular": ["--task.p=7"],
+    "group_words": ["--task.n=3"],
     "pointer_chasing": ["--task.names=9", "--task.flags=4"],
     "length": ["--split.train_max=4", "--split.test_max=5"],
     "complexity": ["--split.train_max=2", "--split.test_max=4"],

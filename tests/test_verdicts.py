@@ -6,7 +6,14 @@ import pandas as pd
 import pytest
 
 from e2h.claims import FAILS, HOLDS, UNTESTABLE
-from experiments import grokking, numerical_stability, parity_length, pointer_complexity
+from experiments import (
+    grokking,
+    group_words,
+    numerical_stability,
+    parity_length,
+    pointer_complexity,
+    word_rank,
+)
 
 
 def rows(arm, scores):
@@ -150,3 +157,64 @@ def test_a_gradient_that_does_not_turn_to_the_weights_is_not_aligned(along):
 def test_numerical_stability_without_its_measures_judges_the_rest():
     found = verdicts(numerical_stability, *(rows(arm, s) for arm, s in STABLE.items()))
     assert set(stability()) - set(found) == {"precision-orders-collapse", "gradient-aligns"}
+
+
+@pytest.mark.parametrize("test, expected", [(LATE, HOLDS), (AT_ONCE, FAILS), (NEVER, FAILS), (NOTHING, FAILS)])
+def test_words_are_grokked_only_if_most_arrive_late(test, expected):
+    arms = {"S_4 ab": test, "S_4 aba": test, "D_12 ab": test, "S_4 x": NEVER}
+    found = verdicts(group_words, *(words(arm, test, inside=0.5) for arm, test in arms.items()))
+    assert found["groks"] == expected
+    assert found["learns-S_4-ab"] == (HOLDS if test in (LATE, AT_ONCE) else FAILS)
+    assert found["learns-S_4-x"] == FAILS
+
+
+def words(arm, scores, inside):
+    """With the share of the tensor that was read off the end."""
+    return rows(arm, scores | {("tensor", 50): 0.0}).assign(inside=inside)
+
+
+@pytest.mark.parametrize(
+    "test, inside, expected",
+    [
+        (LATE, 0.995, (HOLDS, UNTESTABLE)),
+        (LATE, 0.98, (FAILS, UNTESTABLE)),
+        (NEVER, 0.98, (UNTESTABLE, HOLDS)),
+        (NEVER, 0.995, (UNTESTABLE, FAILS)),
+    ],
+)
+def test_where_a_tensor_lies_is_judged_by_whether_it_generalizes(test, inside, expected):
+    found = verdicts(group_words, words("S_4 ab", test, inside))
+    assert (found["tensor-inside"], found["tensor-outside"]) == expected
+
+
+FIT, NOT = 1e-20, 1e-2
+
+
+@pytest.mark.parametrize(
+    "errors, expected",
+    [
+        ({8: [NOT, NOT], 9: [NOT, FIT]}, HOLDS),
+        ({8: [NOT, FIT], 9: [NOT, FIT]}, FAILS),
+        ({8: [NOT, NOT], 9: [NOT, NOT], 10: [FIT, FIT]}, FAILS),
+        ({8: [NOT, NOT], 9: [2e-6, 2e-6]}, FAILS),
+        ({9: [FIT, FIT]}, UNTESTABLE),
+    ],
+)
+def test_a_rank_is_least_only_if_fewer_were_tried(errors, expected):
+    found = pd.DataFrame(
+        dict(part="fit", case="S3-ab", neurons=r, seed=seed, mse=mse, outside=None, deviation=None)
+        for r, each in errors.items()
+        for seed, mse in enumerate(each)
+    )
+    assert verdicts(word_rank, found)["least-S3-ab"] == expected
+
+
+@pytest.mark.parametrize("outside, deviation, fusion, blocks", [(0, 0, HOLDS, HOLDS), (1e-3, 1e-3, FAILS, FAILS)])
+def test_no_part_of_a_tensor_may_be_where_fusion_forbids_it(outside, deviation, fusion, blocks):
+    found = pd.DataFrame(
+        [
+            dict(part="support", case="S4-ab", outside=0.0, deviation=deviation),
+            dict(part="support", case="S4-aba", outside=outside),
+        ]
+    )
+    assert verdicts(word_rank, found) == {"fusion": fusion, "blocks": blocks}
