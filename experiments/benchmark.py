@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from e2h import batches, parallel, records, train
+from e2h import batches, grid, parallel, records, train
 from e2h.config import Config
 from e2h.evaluate import sweeps
 from e2h.layouts.query import Query
 from e2h.layouts.table import Table
+from e2h.models.mlp import MLP
 from e2h.models.rnn import RNN
 from e2h.models.transformer import Transformer
 from e2h.optimizers.adamw import AdamW
@@ -57,6 +58,7 @@ def main() -> None:
         ("host loop / bare scan of the same step", host_loop),
         ("parity, RNN-256, batch 128, lengths 1..40", buckets_against_recompiling),
         ("population of seeds, parity RNN-64", populations),
+        ("a grid of 12 x 12 small networks, 500 steps each", grids),
         ("compiled programs", compiled_programs),
         ("arithmetic, modular transformer 2 x 128, batch 512", functools.partial(arithmetic, rate)),
     ):
@@ -168,6 +170,22 @@ def populations(steps: int = 200):
             began = start(config)
             each.append(seconds(lambda c=config, b=began: parallel.chunk(c)(*b, steps), repeats=3) / steps / count)
         yield f"{count} seeds, in turn / all at once", f"{each[0] * 1e3:.3f} / {each[1] * 1e3:.3f} ms a step and seed"
+
+
+def grids(steps: int = 500):
+    """One program over (learning rate, decay) against a run for each cell, of which a few are timed; both from cold."""
+    axes = {"learning_rate": np.geomspace(1e-4, 1e-1, 12), "weight_decay": np.linspace(0, 11, 12)}
+    lines = tuple(f"optimizer.{name}=" + ":".join(f"{v:.4g}" for v in values) for name, values in axes.items())
+    config = Config(
+        task=Modular(p=23), split=Fraction(train_fraction=0.7), model=MLP(hidden=(64,)), batch_size=2**20, seeds=1,
+        steps=steps, record_every=steps // 2, evaluate_every=steps // 2, halt=False,
+    )  # fmt: skip
+    population = dataclasses.replace(config, grid=lines)
+    one = run_seconds(population)
+    some = [grid.at(population, grid.cells(population)[i]) for i in (0, 70, 143)]
+    each = statistics.median(run_seconds(cell) for cell in some)
+    yield "runs a minute: one program / separate runs", f"{144 * 60 / one:.0f} / {60 / each:.0f}"
+    yield "ratio", f"{144 * each / one:.1f} x"
 
 
 def compiled_programs():
