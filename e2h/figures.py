@@ -1,5 +1,6 @@
 """House style: rows -> axes. Every seed is drawn; the median is thick; chance and baselines are grey."""
 
+import io
 import pathlib
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image  # a dependency of matplotlib
 
 COLORS = ("#3366aa", "#cc5533", "#228866", "#885599", "#aa8800", "#777777")
 GREY = "#999999"
@@ -16,7 +18,7 @@ FEW = 5  # with fewer seeds than this a figure says so
 def canvas(columns: int, rows: int = 1, width: float = 4.2, height: float = 3.2) -> tuple[Figure, np.ndarray]:
     """A figure and its axes [rows, columns]; no window, no global state."""
     figure = Figure(
-        figsize=(width * columns, height * rows), dpi=80 if rows * columns > 4 else 140, layout="constrained"
+        figsize=(width * columns, height * rows), dpi=100 if rows * columns > 4 else 140, layout="constrained"
     )
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False)
@@ -81,4 +83,7 @@ def caption(figure: Figure, rows: pd.DataFrame, words: str) -> None:
 
 
 def save(figure: Figure, path: pathlib.Path) -> None:
-    figure.savefig(path, metadata={"Software": None})
+    """Writes a PNG of at most 128 colours, a third of the size: outcomes are committed."""
+    pixels = io.BytesIO()
+    figure.savefig(pixels, metadata={"Software": None})
+    Image.open(pixels).convert("RGB").quantize(128).save(path, optimize=True)

@@ -181,7 +181,8 @@ def figure(rows):
     drawn, axes = figures.canvas(4, 2)
     for axis, arm in zip(axes.flat, ("no corruption", *ROWS), strict=False):
         of_arm = rows[rows["arm"] == arm]
-        for color, part in zip(figures.COLORS, of_arm["split"].unique(), strict=False):
+        parts = [part for part in of_arm["split"].unique() if part != "measured"]
+        for color, part in zip(figures.COLORS, parts, strict=False):
             figures.accuracy_over_steps(axis, of_arm, part, color, part.replace("_", ", "))
         axis.set_title(arm if arm == "no corruption" else f"35 % random answers, {arm}", fontsize=9)
         axis.legend(fontsize=6.5)
