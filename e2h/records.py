@@ -1,5 +1,6 @@
-"""A run's directory: config.json, env.json, rows.jsonl, checkpoints/, TensorBoard events."""
+"""A run's directory: config.json, env.json, rows.jsonl, lock, checkpoints/, TensorBoard events."""
 
+import contextlib
 import importlib.metadata
 import json
 import math
@@ -17,26 +18,33 @@ from e2h import config as configs
 from e2h.config import Config
 from e2h.registry import Refused
 
+try:
+    import fcntl
+except ImportError:  # on Windows, where two sessions in one directory go unnoticed
+    fcntl = None
+
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 class Records:
-    """The open directory of one run."""
+    """The open directory of one run, which no other session may open before it is closed."""
 
     def __init__(self, directory: pathlib.Path, config: Config):
         """Creates the directory, or takes up an old one of the same config.
 
         Raises:
-          Refused: if the directory holds a run of another config, naming the field, or cannot be written.
+          Refused: if the directory holds a run of another config, naming the field, is in use, or cannot be written.
         """
-        self.directory, self.config = directory, config
+        self.directory, self.config, self.rows_file = directory, config, None
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._check_config()
-            self._stamp()
+            with contextlib.ExitStack() as lock:  # let go of if what follows refuses
+                lock.enter_context(_locked(directory))
+                self._check_config()
+                self._stamp()
+                self.lock = lock.pop_all()
         except OSError as error:
             raise Refused(f"Cannot write to {directory}: {error.strerror or error}.") from None
-        self.rows_file = None
 
     def _check_config(self) -> None:
         path = self.directory / "config.json"
@@ -95,6 +103,7 @@ class Records:
         if self.rows_file:
             self.rows_file.close()
             self.events.close()
+        self.lock.close()
 
 
 def read(directory: pathlib.Path) -> pd.DataFrame:
@@ -164,6 +173,20 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     half.replace(path)
+
+
+def _locked(directory: pathlib.Path):
+    """An open file that no other session has locked. The system lets go of it however the process ends."""
+    file = (directory / "lock").open("ab")
+    try:
+        if fcntl:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise Refused(f"Another session is at work in {directory}; wait for it or choose another directory.") from None
+    except OSError:  # a file system that cannot lock
+        pass
+    return file
 
 
 def _lines(path: pathlib.Path) -> list[str]:

@@ -307,7 +307,7 @@ def test_a_setting_that_no_arm_would_use_is_refused(tmp_path, refusal, monkeypat
 def test_a_run_directory_of_another_config_is_refused_and_left_alone(tmp_path, refusal):
     chosen = MODULES["train"].base("cpu", ["train"])
     directory = tmp_path / "runs" / "train" / config.digest(chosen)
-    records.Records(directory, _tiny.replace(chosen, seeds=7))
+    records.Records(directory, _tiny.replace(chosen, seeds=7)).close()
     before = files(tmp_path)
     assert "holds a run with seeds=7, not 5" in refusal()
     assert files(tmp_path) == before

@@ -1,5 +1,11 @@
+import contextlib
+import errno
 import json
 import math
+import os
+import pathlib
+import subprocess
+import sys
 
 import pytest
 from _tiny import LENGTH, TABLE, replace
@@ -13,6 +19,8 @@ from e2h.records import Records
 from e2h.registry import Refused
 from e2h.run import run
 from e2h.tasks.modular import Modular
+
+ROOT = pathlib.Path(__file__).parent.parent
 
 
 def row(seed, step, **more):
@@ -54,7 +62,7 @@ def test_a_directory_of_another_config_is_refused_and_left_alone(tmp_path, chang
 def test_how_a_run_is_carried_out_may_change(tmp_path):
     kept(tmp_path, -1)
     changed = replace(TABLE, steps=99, record_every=1, mapping="pmap", devices=2, measures=("weight_norm",))
-    Records(tmp_path, changed)
+    Records(tmp_path, changed).close()
     stored = json.loads((tmp_path / "config.json").read_text())
     assert configs.from_dict(stored["config"]) == changed
     assert stored["identity"] == json.loads(json.dumps(configs.identity(TABLE)))
@@ -62,14 +70,14 @@ def test_how_a_run_is_carried_out_may_change(tmp_path):
 
 def test_the_budget_is_part_of_a_run_whose_schedule_uses_it(tmp_path):
     config = replace(TABLE, optimizer=AdamW(schedule="cosine"))
-    Records(tmp_path, config)
+    Records(tmp_path, config).close()
     with pytest.raises(Refused, match="steps=20, not 30"):
         Records(tmp_path, replace(config, steps=30))
 
 
 def test_every_session_is_stamped(tmp_path):
     for seconds in (1.5, 2.25):
-        Records(tmp_path, TABLE)
+        Records(tmp_path, TABLE).close()
         records.add_wall_seconds(tmp_path, seconds)
     first, second = json.loads((tmp_path / "env.json").read_text())
     assert records.wall_seconds(tmp_path) == 3.75 and (first["wall_s"], second["wall_s"]) == (1.5, 2.25)
@@ -106,6 +114,48 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(Refused, match=r"Cannot write to .*file/run: Not a directory"):
         Records(tmp_path / "file" / "run", TABLE)
+
+
+def test_a_directory_is_open_to_one_session_at_a_time(tmp_path):
+    with contextlib.closing(Records(tmp_path, TABLE)) as book:
+        book.resume(-1)
+        book.append([row(0, 0)])
+        before = files(tmp_path)
+        with pytest.raises(Refused, match="Another session is at work in") as refusal:
+            Records(tmp_path, TABLE)
+        assert str(tmp_path) in str(refusal.value) and files(tmp_path) == before
+        book.append([row(0, 5)])
+    assert list(records.read(tmp_path)["step"]) == [0, 5]
+    with pytest.raises(Refused, match="holds a run with"):
+        Records(tmp_path, LENGTH)
+    Records(tmp_path, TABLE).close()  # neither the session nor the refusal left it locked
+
+
+def test_a_killed_process_lets_go_of_its_directory(tmp_path):
+    hold = "import sys, _tiny; from e2h import records; from pathlib import Path; "
+    hold += "book = records.Records(Path(sys.argv[1]), _tiny.TABLE); print('open', flush=True); sys.stdin.read()"
+    path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", hold, tmp_path], env=os.environ | path, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with process:
+        assert process.stdout.readline() == b"open\n"
+        with pytest.raises(Refused, match="Another session is at work in"):
+            Records(tmp_path, TABLE)
+        process.kill()
+    Records(tmp_path, TABLE).close()
+
+
+def no_locks(*_):
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+@pytest.mark.parametrize("lock", [None, "flock"], ids=["system", "file system"])
+def test_where_nothing_can_be_locked_runs_go_on(tmp_path, monkeypatch, lock):
+    monkeypatch.setattr(*(records.fcntl, lock, no_locks) if lock else (records, "fcntl", None))
+    for _ in range(2):
+        kept(tmp_path, -1, row(0, 0))
+    assert list(records.read(tmp_path)["step"]) == [0]
 
 
 def test_a_text_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
