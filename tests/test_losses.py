@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from e2h import registry
+from e2h.config import Config
 from e2h.losses.cross_entropy import CrossEntropy
 from e2h.losses.mse import MeanSquaredError
 from e2h.losses.stablemax import StableMax
+from e2h.registry import Refused
 
 
 def variants(component_type):
@@ -167,3 +169,11 @@ def test_stablemax_gradient_falls_like_one_over_z(dtype, z):
 def test_mse_of_constant_predictors(predicted):
     want = 1 / 5 if predicted == 0 else 1 / 5 * (1 - 1 / 5)
     assert at(MeanSquaredError(), [predicted] * 5)[0] == pytest.approx(want)
+
+
+def test_code_distance_is_minus_the_logit_of_the_answer_and_for_its_own_model_alone():
+    loss = registry.load("loss", "code_distance")()
+    logits = jnp.array([[-1.0, -2.0], [-0.5, -0.25]])
+    np.testing.assert_allclose(loss.per_read(logits, jnp.array([1, 0])), [2.0, 0.5])
+    with pytest.raises(Refused, match="code_distance has no least value for the logits of model mlp"):
+        Config(loss=loss).check()

@@ -13,6 +13,7 @@ from e2h.config import Config
 from e2h.optimizers import Scheduled, Wrapper
 from e2h.optimizers.adam_l2 import AdamL2
 from e2h.optimizers.adamw import AdamW
+from e2h.optimizers.adamw_two_rates import AdamWTwoRates
 from e2h.optimizers.grokfast_ema import GrokfastEMA
 from e2h.optimizers.grokfast_ma import GrokfastMA
 from e2h.optimizers.orthogonal_gradient import OrthogonalGradient
@@ -282,3 +283,16 @@ def test_a_wrapper_hands_the_changed_gradient_to_the_inner_optimizer(wrapper, in
     outer, alone = Run(wrapper(inner=inner()), PARAMS), Run(inner(), PARAMS)
     want = wrapper().change().update(gradient(0), wrapper().change().init(PARAMS), PARAMS)[0]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), outer.step(gradient(0)), alone.step(want))
+
+
+def test_two_rates_are_adamw_on_each_group_with_its_own_rate_and_decay():
+    both = AdamWTwoRates(learning_rate=0.01, weight_decay=0.5, embedding_rate=0.03, embedding_decay=2.0, warmup_steps=3)
+    embedding = AdamW(learning_rate=0.03, weight_decay=2.0, warmup_steps=3)
+    others = AdamW(learning_rate=0.01, weight_decay=0.5, warmup_steps=3)
+    params = {"embedding": PARAMS["matrix"], "Dense_0": {"kernel": PARAMS["matrix"] + 1}}
+    runs = [Run(optimizer, params) for optimizer in (both, embedding, others)]
+    for t in range(6):
+        g = jax.tree.map(lambda w, t=t: jnp.sin(w + t), params)
+        update, of_embedding, of_others = (run.step(g) for run in runs)
+        np.testing.assert_allclose(update["embedding"], of_embedding["embedding"], rtol=1e-5)
+        np.testing.assert_allclose(update["Dense_0"]["kernel"], of_others["Dense_0"]["kernel"], rtol=1e-5)

@@ -48,7 +48,11 @@ class Scheduled(Optimizer):
 
     def rate(self, steps: int) -> optax.Schedule:
         """Learning rate as a function of the step: warm-up, then constant or a fall to 0 at `steps`."""
-        peak, rest = self.learning_rate, max(1, steps - self.warmup_steps)
+        return self.schedule_to(self.learning_rate, steps)
+
+    def schedule_to(self, peak, steps: int) -> optax.Schedule:
+        """The schedule with a given peak."""
+        rest = max(1, steps - self.warmup_steps)
         after = {
             "constant": lambda: optax.constant_schedule(peak),
             "cosine": lambda: optax.cosine_decay_schedule(peak, rest),
