@@ -1,6 +1,7 @@
 """A decoder on the sum of two trained embeddings (Liu et al. 2022, arXiv 2205.10343, section 3)."""
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import flax.linen as nn
@@ -48,14 +49,17 @@ class EmbeddingSumNetwork(Network):
     @nn.compact
     def __call__(self, batch):
         s = self.settings
-        start = lambda key, shape: jax.random.uniform(key, shape, minval=-0.5, maxval=0.5)  # noqa: E731
+        start = functools.partial(_uniform, bound=0.5)
         table_VxD = self.param("embedding", start, (self.vocabulary, s.dimensions)).astype(self.dtype)
         x_BxD = table_VxD[batch.tokens_BxLxC[:, :, 0]].sum(1)
-        for width in (*s.hidden, s.code):
-            bound = x_BxD.shape[-1] ** -0.5
-            bias = lambda key, shape, dtype, bound=bound: jax.random.uniform(key, shape, dtype, -bound, bound)  # noqa: E731
+        for i, width in enumerate((*s.hidden, s.code)):
+            bias = functools.partial(_uniform, bound=x_BxD.shape[-1] ** -0.5)
             dense = nn.Dense(width, dtype=self.dtype, kernel_init=KERNELS["torch_uniform"], bias_init=bias)
-            x_BxD = dense(x_BxD if x_BxD.shape[-1] == s.dimensions else jnp.tanh(x_BxD))
+            x_BxD = dense(jnp.tanh(x_BxD) if i else x_BxD)
         code_VxK = jax.random.normal(rng.stream(rng.POPULATION, "codes"), (self.classes, s.code))
         distance_BxV = jnp.square(x_BxD.astype(jnp.float32)[:, None] - code_VxK[None]).mean(-1)
         return -distance_BxV[:, None]
+
+
+def _uniform(key, shape, dtype=jnp.float32, *, bound: float):
+    return jax.random.uniform(key, shape, dtype, -bound, bound)
