@@ -65,7 +65,7 @@ def test_the_network_is_a_tanh_decoder_of_the_sum_judged_by_the_distance_to_the_
         task=UnorderedSum(p=4), model=EmbeddingSum(dimensions=2, hidden=(5, 2), code=3), loss=CodeDistance()
     )
     config.check()
-    params = jax.device_get(jax.jit(lambda: train.init(config, 3).params)())
+    params = jax.jit(lambda: train.init(config, 3).params)()
     tokens = np.array([[0, 3], [2, 2]])
     batch = Batch(jnp.array(tokens)[..., None], *[jnp.zeros((2, 1), jnp.int32)] * 5)
     logits = jax.jit(lambda: train.forward(config, params, batch))()
