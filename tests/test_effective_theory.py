@@ -72,6 +72,6 @@ def test_the_network_is_a_tanh_decoder_of_the_sum_judged_by_the_distance_to_the_
     x = np.asarray(params["embedding"], np.float64)[tokens].sum(1)
     for layer in range(3):
         w = params[f"Dense_{layer}"]
-        x = (np.tanh(x) if layer else x) @ np.asarray(w["kernel"], np.float64) + w["bias"]
+        x = (np.tanh(x) if layer else x) @ np.asarray(w["kernel"], np.float64) + np.asarray(w["bias"], np.float64)
     codes = np.asarray(jax.random.normal(rng.stream(rng.POPULATION, "codes"), (7, 3)), np.float64)
     np.testing.assert_allclose(logits[:, 0], -np.square(x[:, None] - codes).mean(-1), rtol=1e-4, atol=1e-6)
