@@ -20,12 +20,11 @@ def solution(width: int, seed: int) -> dict:
     random = np.random.default_rng(seed)
     frequency_N = 1 + np.arange(width) % (P // 2)
     x_phase_N, y_phase_N = random.uniform(0, 2 * np.pi, (2, width))
-    wave = lambda sign, phase_N: (
-        (4 * P) ** (1 / 3)
-        * np.cos(  # noqa: E731
-            sign * 2 * np.pi * np.outer(np.arange(P), frequency_N) / P + phase_N
-        )
-    )
+
+    def wave(sign, phase_N):
+        angle_PxN = sign * 2 * np.pi * np.outer(np.arange(P), frequency_N) / P
+        return (4 * P) ** (1 / 3) * np.cos(angle_PxN + phase_N)
+
     into_IxN = np.concatenate([wave(1, x_phase_N), wave(1, y_phase_N)])
     out_NxP = wave(-1, -x_phase_N - y_phase_N).T
     return jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), {"input": into_IxN, "Dense_0": {"kernel": out_NxP}})

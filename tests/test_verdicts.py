@@ -1,12 +1,16 @@
 """What the experiments' claims say of rows made by hand: a run that never learned cannot confirm anything."""
 
+import importlib
 import itertools
+import math
 
 import pandas as pd
 import pytest
 
+from e2h import grid
 from e2h.claims import FAILS, HOLDS, UNTESTABLE
 from experiments import (
+    _main,
     grokking,
     group_words,
     numerical_stability,
@@ -218,3 +222,25 @@ def test_no_part_of_a_tensor_may_be_where_fusion_forbids_it(outside, deviation, 
         ]
     )
     assert verdicts(word_rank, found) == {"fusion": fusion, "blocks": blocks}
+
+
+FORGOTTEN = {"decay-20-train", "decay-20-test"}  # claims that say that nothing is known
+
+
+def unlearned(module):
+    """Rows of an experiment in which no network ever answers a problem."""
+    found = []
+    for arm, chosen in module.arms(module.base("cpu", [])).items():
+        for seed, cell in itertools.product(range(3), grid.cells(chosen)):
+            for step, part in itertools.product((0, chosen.steps), chosen.split.parts):
+                row = dict(arm=arm, seed=seed, step=step, split=part, difficulty=1, problems=100, exact=0, **cell)
+                found.append(row | {"pruned": math.nan})
+    return pd.DataFrame(found)
+
+
+@pytest.mark.parametrize("name", [n for n in _main.names() if n not in ("effective_theory", "group_words", "train")])
+def test_no_claim_holds_of_networks_that_learned_nothing(name):
+    module = importlib.import_module(f"experiments.{name}")
+    if hasattr(module, "arms"):
+        held = {claim.id for claim in module.claims(unlearned(module)) if claim.verdict == HOLDS}
+        assert held <= FORGOTTEN
