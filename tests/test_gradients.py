@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from e2h import registry
+from e2h.gradients.entropy_sgd import EntropySGD
+from e2h.gradients.finite_difference import FiniteDifference
 from e2h.gradients.plain import Plain
+from e2h.gradients.sam import SAM
 
 RULES = [registry.load("gradient", name)() for name in registry.names("gradient")]
 every = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -55,3 +58,59 @@ def test_plain_is_the_analytic_gradient():
     np.testing.assert_allclose(auxiliary, loss(START))
     np.testing.assert_allclose(gradient["w"], H @ (START["w"] - BEST["w"]))
     np.testing.assert_allclose(gradient["b"], START["b"] - BEST["b"])
+
+
+def test_sam_of_one_weight_is_the_gradient_a_step_ahead():
+    """f = a w^2 / 2: a (w + rho sign w)."""
+    for w in (0.3, -2.0):
+        _, g = SAM(rho=0.1)(jax.value_and_grad(lambda w: 1.5 * w**2 / 2), jnp.float32(w))
+        np.testing.assert_allclose(g, 1.5 * (w + 0.1 * np.sign(w)), rtol=1e-6)
+
+
+def test_sam_goes_along_the_gradient_of_all_parameters_together():
+    g = jax.grad(loss)(START)
+    norm = np.sqrt(sum(float((v**2).sum()) for v in g.values()))
+    ahead = jax.tree.map(lambda w, g: w + 0.2 / norm * g, START, g)
+    _, found = SAM(rho=0.2)(gradient_at, START)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, jax.grad(loss)(ahead))
+
+
+@every
+def test_a_gradient_of_zero_stays_zero(rule):
+    _, g = rule(gradient_at, BEST)
+    assert all((v == 0).all() for v in g.values())
+
+
+@pytest.mark.parametrize("side", ["forward", "backward"])
+@pytest.mark.parametrize("eps", [0.01, 1.0])
+def test_finite_differences_are_exact_on_a_quadratic(side, eps):
+    """(1 + gamma H) g."""
+    _, found = FiniteDifference(gamma=0.3, eps=eps, side=side)(gradient_at, START)
+    g = H @ (START["w"] - BEST["w"])
+    np.testing.assert_allclose(found["w"], g + 0.3 * H @ g, rtol=1e-4)
+    np.testing.assert_allclose(found["b"], 1.3 * (START["b"] - BEST["b"]), rtol=1e-4)
+
+
+def test_the_sides_differ_where_the_curvature_changes():
+    cubic = jax.value_and_grad(lambda w: w**3 / 3)  # g = w^2; at w +- eps g
+    forward, backward = (FiniteDifference(gamma=0.1, eps=0.5, side=s)(cubic, jnp.float32(1.0))[1] for s in SIDES)
+    np.testing.assert_allclose([forward, backward], [1 + 0.2 * (1.5**2 - 1), 1 + 0.2 * (1 - 0.5**2)], rtol=1e-6)
+
+
+SIDES = ("forward", "backward")
+
+
+def test_entropy_sgd_of_one_inner_step_is_the_gradient_times_its_rate():
+    _, found = EntropySGD(inner=1, average=1.0, rate=0.1)(gradient_at, START)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, 0.1 * b, rtol=1e-5), found, jax.grad(loss)(START))
+
+
+def test_entropy_sgd_equals_plain_numpy():
+    h, best = np.asarray(H, np.float64), np.asarray(BEST["w"], np.float64)
+    start = np.asarray(START["w"], np.float64)
+    walk, mean = start.copy(), start.copy()
+    for _ in range(7):
+        walk = walk - 0.05 * (h @ (walk - best) - 0.3 * (start - walk))
+        mean = 0.75 * mean + 0.25 * walk
+    _, found = EntropySGD(inner=7, rate=0.05, gamma=0.3)(gradient_at, START)
+    np.testing.assert_allclose(found["w"], start - mean, rtol=1e-5)

@@ -16,6 +16,8 @@ from e2h.optimizers.adamw import AdamW
 from e2h.optimizers.adamw_two_rates import AdamWTwoRates
 from e2h.optimizers.grokfast_ema import GrokfastEMA
 from e2h.optimizers.grokfast_ma import GrokfastMA
+from e2h.optimizers.lion import Lion
+from e2h.optimizers.muon import Muon
 from e2h.optimizers.orthogonal_gradient import OrthogonalGradient
 from e2h.optimizers.sgd import SGD
 from e2h.registry import Refused
@@ -296,3 +298,46 @@ def test_two_rates_are_adamw_on_each_group_with_its_own_rate_and_decay():
         update, of_embedding, of_others = (run.step(g) for run in runs)
         np.testing.assert_allclose(update["embedding"], of_embedding["embedding"], rtol=1e-5)
         np.testing.assert_allclose(update["Dense_0"]["kernel"], of_others["Dense_0"]["kernel"], rtol=1e-5)
+
+
+def test_muon_takes_the_hidden_matrices_and_orthogonalises_their_steps():
+    rng = np.random.default_rng(0)
+    shapes = {
+        "tokens": (9, 8), "places": {"table": (5, 8)}, "readout": {"kernel": (8, 9)}, "recurrent": (8, 8),
+        "blocks_0": {
+            "query": {"kernel": (8, 2, 4), "bias": (2, 4)}, "out": {"kernel": (2, 4, 8)}, "up": {"kernel": (8, 16)},
+        },
+        "Dense_0": {"kernel": (8, 6)}, "Dense_1": {"kernel": (6, 9)},
+    }  # fmt: skip
+    draw = lambda shape: jnp.asarray(rng.standard_normal(shape), jnp.float32)  # noqa: E731
+    params = jax.tree.map(draw, shapes, is_leaf=lambda s: isinstance(s, tuple))
+    update = Run(Muon(learning_rate=0.5, adam_rate=1e-3), params).step(jax.tree.map(lambda w: draw(w.shape), params))
+    sizes = {jax.tree_util.keystr(k): float(jnp.abs(u).max()) for k, u in jax.tree_util.tree_leaves_with_path(update)}
+    hidden = {name for name, size in sizes.items() if size > 0.01}
+    of_blocks = {f"['blocks_0']['{name}']['kernel']" for name in ("query", "out", "up")}
+    assert hidden == of_blocks | {"['recurrent']", "['Dense_0']['kernel']"}
+    for w, into, out in (
+        (update["blocks_0"]["query"]["kernel"], 8, 8), (update["blocks_0"]["out"]["kernel"], 8, 8),
+        (update["blocks_0"]["up"]["kernel"], 8, 16), (update["Dense_0"]["kernel"], 8, 6),
+    ):  # fmt: skip
+        values = np.linalg.svd(np.asarray(w).reshape(into, out), compute_uv=False) / 0.5 / max(1, out / into) ** 0.5
+        assert 0.66 < values.min() and values.max() < 1.14
+
+
+def test_muon_decays_both_groups_by_their_own_rates():
+    params = {"blocks_0": {"up": {"kernel": jnp.ones((2, 2))}}, "tokens": jnp.ones((2, 2))}
+    update = Run(Muon(learning_rate=0.02, adam_rate=1e-3, weight_decay=0.5), params).step(
+        jax.tree.map(jnp.zeros_like, params)
+    )
+    np.testing.assert_allclose(update["blocks_0"]["up"]["kernel"], -0.01, rtol=1e-5)
+    np.testing.assert_allclose(update["tokens"], -5e-4, rtol=1e-5)
+
+
+def test_lion_moves_every_weight_by_its_rate():
+    optimizer = Lion(learning_rate=0.1, b1=0.9, b2=0.99, weight_decay=0.5)
+    run, m, w = Run(optimizer, PARAMS["matrix"]), 0.0, np.asarray(PARAMS["matrix"], np.float64)
+    for t in range(4):
+        g = np.asarray(gradient(t)["matrix"], np.float64)
+        want = -0.1 * (np.sign(0.9 * m + 0.1 * g) + 0.5 * w)
+        np.testing.assert_allclose(run.step(gradient(t)["matrix"]), want, rtol=1e-5)
+        m, w = 0.99 * m + 0.01 * g, w + want
