@@ -77,8 +77,16 @@ class GroupWords(TableTask):
 
     def canonical(self, x: Problem) -> jax.Array:
         pair = x.prompt_PxC[:, 0]
-        exchanged = self.word == "commutator" or (self.word == "ab" and self.group == "cyclic")
-        return jnp.sort(pair) if exchanged else pair
+        return jnp.sort(pair) if self._exchanges else pair
+
+    def forms(self) -> np.ndarray:
+        pair_Nx2 = self.table().prompt_PxC[..., 0]
+        return np.sort(pair_Nx2, axis=1) if self._exchanges else pair_Nx2
+
+    @property
+    def _exchanges(self) -> bool:
+        """Whether (a, b) gives (b, a) away."""
+        return self.word == "commutator" or (self.word == "ab" and self.group == "cyclic")
 
     def oracle(self, prompt: list[str]) -> list[str]:
         a, b = map(self._images, prompt)
