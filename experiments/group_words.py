@@ -147,7 +147,7 @@ def _draw_tensors(axis, tensors) -> None:
         axis.bar(k, of_arm["room"].iloc[0], color=figures.GREY, alpha=0.4)
         axis.plot([k] * len(of_arm), of_arm["inside"], "o", color=color, markersize=4, alpha=0.6)
     axis.set_xticks(range(len(names)), [name.replace("_", " ", 1) for name in names], rotation=60, ha="right")
-    axis.set(ylim=(-0.03, 1.03), ylabel="squared logits that fusion allows", title="share inside, at the end")
+    axis.set(ylim=(-0.03, 1.03), ylabel="share of the squared logits", title="inside what fusion allows, at the end")
 
 
 if __name__ == "__main__":
