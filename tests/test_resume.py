@@ -92,7 +92,7 @@ def test_a_run_killed_at_any_moment_ends_bit_equal_to_one_that_never_was(tmp_pat
     with Session(straight) as session:
         assert session.end() == 0, session.stderr
     with Session(killed) as session:  # before there is a checkpoint
-        session.wait_for(lambda: list(killed.glob("train/*/config.json")))
+        session.wait_for(lambda: list(killed.glob("train/*/env.json")))
         time.sleep(random.uniform(0, 2))
     for kill in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM):
         step = max(last_step(killed), 0) + random.randint(5, 40)
