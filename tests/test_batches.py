@@ -34,9 +34,9 @@ from e2h.tasks.pointer_chasing import PointerChasing
 FIRST_BATCH = {
     "addition": "cd45a5efdc0eeaef",
     "even_pairs": "9efb8c5c18f65b69",
-    "modular": "c3e90f722fe377c8",
+    "modular": "24c6586252fab309",
     "parity": "47413fc290086b26",
-    "permutation": "ebefe9869e99e12f",
+    "permutation": "ad480a4e37326d9a",
     "pointer_chasing": "35c7284e412f127d",
 }
 WHEN_TO_UPDATE = (
