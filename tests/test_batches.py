@@ -34,10 +34,12 @@ from e2h.tasks.pointer_chasing import PointerChasing
 FIRST_BATCH = {
     "addition": "cd45a5efdc0eeaef",
     "even_pairs": "9efb8c5c18f65b69",
+    "group_words": "208daace2f1dc738",
     "modular": "24c6586252fab309",
     "parity": "47413fc290086b26",
     "permutation": "ad480a4e37326d9a",
     "pointer_chasing": "35c7284e412f127d",
+    "unordered_sum": "f389b63bac93930d",
 }
 WHEN_TO_UPDATE = (
     "The numbers of {} changed: runs can no longer be compared with earlier ones. Put the new hash, {!r}, here only if "
