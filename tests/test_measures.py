@@ -179,13 +179,17 @@ def test_naive_alignment_of_nothing_is_zero():
 def test_naive_alignment_is_of_the_loss_that_is_trained(at_start):
     """By the real path: the slope of the loss as all weights grow together, by a difference instead of a gradient."""
     params, found = at_start
-    batch = batches.train_batch(CONFIG, (), 0, 0, jnp.arange(4), batches.difficulty(CONFIG, 0, jnp.arange(4)), 2)[1]
+    rows = jnp.arange(4)
+    draw = lambda: batches.train_batch(CONFIG, (), 0, 0, rows, batches.difficulty(CONFIG, 0, rows), 2)[1]  # noqa: E731
+    batch = jax.jit(draw)()
 
+    @jax.jit
+    @jax.value_and_grad
     def loss(params):
         total, count = CONFIG.loss(train.forward(CONFIG, params, batch), batch.target_BxR, batch.weight_BxR)
         return total / count
 
-    grown = [float(loss(jax.tree.map(lambda w, s=s: w * s, params))) for s in (0.99, 1.01)]
+    grown = [float(loss(jax.tree.map(lambda w, s=s: w * s, params))[0]) for s in (0.99, 1.01)]
     slope = (grown[1] - grown[0]) / 0.02  # g.w
-    norms = float(optax.tree.norm(jax.grad(loss)(params)) * optax.tree.norm(params))
+    norms = float(optax.tree.norm(loss(params)[1]) * optax.tree.norm(params))
     np.testing.assert_allclose(found["naive_alignment"][0], -slope / norms, rtol=1e-2)

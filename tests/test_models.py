@@ -259,6 +259,7 @@ STD = {  # of a matrix, from its inputs and outputs
     "torch_uniform": lambda i, o: (3 * i) ** -0.5,
     "xavier_uniform": lambda i, o: (2 / (i + o)) ** 0.5,
     "normal_0.02": lambda i, o: 0.02,
+    "normal_1": lambda i, o: 1.0,
 }
 D, V = 48, 12  # width; tokens that the query layout of addition shows
 MATRICES = {  # parameter -> (inputs, outputs), or its standard deviation
