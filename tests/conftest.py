@@ -11,6 +11,19 @@ import pytest
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
+SAMPLING = {f"test_{room}" for room in ("tasks", "splits", "batches", "layouts", "curricula", "positions")}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_key_is_used_twice(request):
+    """An error where one key is consumed twice, also under vmap, in a loop, or by two jitted functions.
+
+    Two keys of the same bits are two keys to JAX: it does not see one stream named in two places (test_house.py does),
+    nor one index folded twice into a key. Only where problems are drawn: every jitted call loses its fast path.
+    """
+    with jax.debug_key_reuse(request.module.__name__ in SAMPLING):
+        yield
+
 
 @pytest.fixture
 def key():

@@ -74,6 +74,14 @@ def test_keys_are_made_in_one_file():
     assert files_that(made) == ["rng.py"]
 
 
+def test_every_stream_is_named_in_one_place():
+    """Two draws under one name would be of the same bits, which JAX's check of reused keys does not see."""
+    calls = [node for path in LIBRARY for node in nodes(path) if isinstance(node, ast.Call)]
+    named = [ast.unparse(call.args[1]) for call in calls if ast.unparse(call.func) == "rng.stream"]
+    assert len(named) > 5 and len(set(named)) == len(named)
+    assert all(name[0] in "'\"" for name in named)
+
+
 @in_library
 def test_a_library_prints_nothing(path):
     """But for the help that config.py prints on request, and command lines after `if __name__`."""

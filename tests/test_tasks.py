@@ -99,6 +99,12 @@ def test_samples_agree_with_the_oracle(task):
         assert texts[i] == (prompt_words(task, take(problems, i)), answer_words(task, take(problems, i)))
 
 
+def test_a_sampler_that_uses_a_key_twice_is_caught(key):
+    twice = lambda key: jax.random.bits(key) + jax.random.bits(key)  # noqa: E731
+    with pytest.raises(jax.errors.KeyReuseError):
+        quick_jit(jax.vmap(twice))(jax.random.split(key))
+
+
 @every_task
 def test_samples_fill_arrays_of_the_promised_shape_with_known_tokens(task):
     _, x = drawn(task)
