@@ -9,7 +9,9 @@ Those that the training set demands pull the embeddings, and if their matrix has
 and scaling a line (its third eigenvalue is above 0), the line is the only solution.
 
 `splits` trains on 20 to 45 of the 55 sums and reads the parallelograms off the learned embeddings; `phases` is the map
-over the decoder's learning rate and decay, 12 x 12 networks in one program.
+over the decoder's learning rate and decay, 12 x 12 networks in one program. A first map, of seed 0, knew only
+memorization and confusion: of its test problems three have a sum that no training problem has, which no parallelogram
+reaches, so that .9 could not be. The seed of the map is now the first whose split, looked at alone, has no such problem.
 """
 
 import dataclasses
@@ -35,6 +37,7 @@ WHOLE = 2**20  # more than any table holds: full batch
 LIU = "Liu et al. 2022, arXiv 2205.10343"
 SPLITS, PHASES = "splits", "phases"
 COUNTS = (20, 30, 40, 45)  # training problems of 55
+ANSWERABLE = 1  # the first seed of whose split every test sum is also a training sum: of seed 0's only 7 of 10 are
 HOLDS = 0.01  # squared error of a parallelogram, in units of the embeddings' variance, below which it holds
 RATE, DECAY, SHARE = "optimizer.learning_rate", "optimizer.weight_decay", "split.train_fraction"
 NAMES = ("comprehension", "grokking", "memorization", "confusion")
@@ -67,7 +70,7 @@ def arms(config: Config) -> dict[str, Config]:
     )
     return {
         SPLITS: dataclasses.replace(config, grid=(f"{SHARE}={shares}",), steps=min(config.steps, 5000)),
-        PHASES: dataclasses.replace(config, grid=map_of, seeds=1),
+        PHASES: dataclasses.replace(config, grid=map_of, seeds=1, first_seed=ANSWERABLE),
     }
 
 

@@ -75,3 +75,16 @@ def test_the_network_is_a_tanh_decoder_of_the_sum_judged_by_the_distance_to_the_
         x = (np.tanh(x) if layer else x) @ np.asarray(w["kernel"], np.float64) + np.asarray(w["bias"], np.float64)
     codes = np.asarray(jax.random.normal(rng.stream(rng.POPULATION, "codes"), (7, 3)), np.float64)
     np.testing.assert_allclose(logits[:, 0], -np.square(x[:, None] - codes).mean(-1), rtol=1e-4, atol=1e-6)
+
+
+def test_the_map_is_of_the_first_split_whose_every_test_sum_is_trained():
+    config = theory.arms(theory.base("cpu", []))[theory.PHASES]
+    sums, n = config.task.table().answer_A[:, 0], config.split.blocks(config.task, "train", 1)
+    prepare = jax.jit(lambda seed: config.split.prepare(config.task, seed)["row_N"])
+
+    def answerable(seed):
+        row_N = np.asarray(prepare(seed))
+        return set(sums[row_N[n:]]) <= set(sums[row_N[:n]])
+
+    assert [answerable(seed) for seed in range(theory.ANSWERABLE + 1)] == [False] * theory.ANSWERABLE + [True]
+    assert config.seed_range == range(theory.ANSWERABLE, theory.ANSWERABLE + 1)
