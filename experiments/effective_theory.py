@@ -11,7 +11,7 @@ and scaling a line (its third eigenvalue is above 0), the line is the only solut
 `splits` trains on 20 to 45 of the 55 sums and reads the parallelograms off the learned embeddings; `phases` is the map
 over the decoder's learning rate and decay, 12 x 12 networks in one program. A first map, of seed 0, knew only
 memorization and confusion: of its test problems three have a sum that no training problem has, which no parallelogram
-reaches, so that .9 could not be. The seed of the map is now the first whose split, looked at alone, has no such problem.
+reaches, so that .9 could not be. The map is now of the first seed whose split, looked at alone, has no such problem.
 """
 
 import dataclasses
