@@ -102,6 +102,8 @@ def export(cfg: Config, options: Options) -> pathlib.Path:
       Refused: if the directory is not empty or cannot be written, or the writer is not installed.
     """
     cfg.check()
+    if cfg.grid:
+        raise Refused("--grid has several splits or settings, and a dataset is of one: leave it out.")
     directory = pathlib.Path(options.out)
     if not options.out:
         raise Refused("--out names the directory to write.")

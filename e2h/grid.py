@@ -26,6 +26,8 @@ def axes(config) -> dict[str, tuple[float, ...]]:
     for entry in config.grid:
         name, equals, values = entry.partition("=")
         _check(config, name)
+        if name in found:
+            raise Refused(f"--grid names {name} twice.")
         try:
             found[name] = tuple(float(v) for v in values.split(":"))
         except ValueError:

@@ -133,6 +133,7 @@ class _Loop:
             self.last_good = int(state.step)
             self.book.require_rows(self.last_good)
             self.book.resume(self.last_good)
+            self.halt_if_broken(~_finite(state.params), self.last_good)  # it may have been saved with --nohalt
             for _, rows in records.read(self.book.directory).groupby("step"):
                 self.count_arrival(rows.to_dict("records"))
             return state
@@ -222,6 +223,11 @@ class _Loop:
             row |= {"chance": self.config.task.chance(difficulty)}
             row |= {"distinct": float(distinct) if distinct.bit_length() < 1024 else math.inf}
         return row | more
+
+
+def _finite(params) -> np.ndarray:
+    """bool [S]: whether all parameters of a member are finite."""
+    return np.all([np.isfinite(a).reshape(len(a), -1).all(1) for a in map(np.asarray, jax.tree.leaves(params))], axis=0)
 
 
 def summary(rows: list[dict]) -> str:

@@ -70,3 +70,10 @@ def test_the_command_line_refuses_with_exit_code_2():
         [sys.executable, "-m", "e2h.export", "--task=parity"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2 and "--out" in done.stderr
+
+
+def test_a_grid_is_refused_and_nothing_is_written(tmp_path):
+    cfg = config.parse(["export", "--grid=split.train_fraction=0.3:0.5"], small("modular"))
+    with pytest.raises(Refused, match="a dataset is of one"):
+        export(cfg, Options(out=str(tmp_path / "data"), format="jsonl"))
+    assert not (tmp_path / "data").exists()

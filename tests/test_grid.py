@@ -87,6 +87,8 @@ def test_a_broken_member_stops_the_run_or_only_answers_wrong(tmp_path):
     last = rows[(rows["step"] == 10) & (rows["split"] == "train")].set_index("optimizer.learning_rate")
     assert (last.loc[1e38, "exact"] == 0).all() and last.loc[1e38, "loss"].isna().all()
     assert last.loc[0.01, "loss"].notna().all()
+    with pytest.raises(Broken, match="at step 10"):  # the same directory, finished, is not taken for a sound run
+        run(wild, tmp_path / "on", progress=False)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +104,7 @@ def test_a_broken_member_stops_the_run_or_only_answers_wrong(tmp_path):
         ("optimizer.learning_rate", "takes setting=value:value"),
         ("optimizer.learning_rate=a:b", "takes setting=value:value"),
         ("optimizer.learning_rate=1:1", "names a value twice"),
+        ("init_scale=1:2,init_scale=3:4", "names init_scale twice"),
         ("optimizer.learning_rate=-1:1", "out of range"),
         ("split.train_fraction=0.5:1", "leaves no test problem"),
         ("split.corrupted=0:0.5", "different parts"),

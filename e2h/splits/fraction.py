@@ -32,7 +32,7 @@ class Fraction(Split):
     by: str = setting("orbit", "what is shuffled", choices=("orbit", "ordered"))
     shared: bool = setting(False, "one split for all seeds (that of seed 0), as in Power et al.'s code")
     batch_fraction: float = setting(
-        1.0, "a step takes at most this share of the training problems", low=0.0, high=1.0, added=True
+        1.0, "a step takes at most this share of the training problems", above=0.0, high=1.0, added=True
     )
     corrupted: float = setting(
         0.0, "share of the training problems with a random answer", low=0.0, high=1.0, varies=True, added=True
