@@ -4,7 +4,7 @@ import json
 import pathlib
 
 from e2h import records
-from experiments._main import RESULTS
+from experiments._main import RESULTS, names
 
 HEAD = """# Results
 
@@ -20,6 +20,12 @@ def rows(results: pathlib.Path = RESULTS) -> list[str]:
         for claim in outcome["claims"]:
             lines.append(_line(outcome, claim))
     return lines
+
+
+def not_run(results: pathlib.Path = RESULTS) -> str:
+    """A sentence on the experiments that have no committed outcome, or nothing."""
+    missing = [name for name in names() if not list(results.glob(f"{name}/*/claims.json"))]
+    return f"\nNot run yet: {', '.join(missing)}.\n" if missing else ""
 
 
 def _line(outcome: dict, claim: dict) -> str:
@@ -40,9 +46,9 @@ def _line(outcome: dict, claim: dict) -> str:
 
 
 def main() -> None:
-    names = ("experiment", "paper", "claim", "published", "threshold", "measured", "verdict", "command", "wall time")
-    head = "| " + " | ".join(names) + " |\n" + "|---" * len(names) + "|\n"
-    records.write_atomically(RESULTS / "README.md", HEAD + "\n" + head + "\n".join(rows()) + "\n")
+    columns = ("experiment", "paper", "claim", "published", "threshold", "measured", "verdict", "command", "wall time")
+    head = "| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|\n"
+    records.write_atomically(RESULTS / "README.md", HEAD + "\n" + head + "\n".join(rows()) + "\n" + not_run())
     print(f"Written: {RESULTS / 'README.md'}")
 
 

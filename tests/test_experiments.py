@@ -349,4 +349,5 @@ def test_the_table_of_claims_has_a_line_for_each(tmp_path):
     claims.write(tmp_path / "name" / "cpu" / "claims.json", made)
     lines = report.rows(tmp_path)
     assert len(lines) == 2 and all(line.count("|") == 10 for line in lines)
+    assert "grokking" in report.not_run(tmp_path)
     assert "**holds**" in lines[0] and ">budget" in lines[0] and "`python -m experiments.name`" in lines[0]
