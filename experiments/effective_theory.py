@@ -154,7 +154,8 @@ def phase(rows) -> str:
 
 def phases(rows) -> pd.DataFrame:
     """decay x learning rate -> name, of the first seed."""
-    here = rows[(rows["arm"] == PHASES) & (rows["seed"] == rows["seed"].min())]
+    here = rows[rows["arm"] == PHASES]
+    here = here[here["seed"] == here["seed"].min()]
     return here.groupby([DECAY, RATE]).apply(phase, include_groups=False).unstack()
 
 

@@ -88,3 +88,16 @@ def test_the_map_is_of_the_first_split_whose_every_test_sum_is_trained():
 
     assert [answerable(seed) for seed in range(theory.ANSWERABLE + 1)] == [False] * theory.ANSWERABLE + [True]
     assert config.seed_range == range(theory.ANSWERABLE, theory.ANSWERABLE + 1)
+
+
+def test_the_map_names_every_network_of_its_own_seed():
+    cells = [(0.0, 1e-3), (0.0, 1e-2), (5.0, 1e-3), (5.0, 1e-2)]
+    rows = pd.DataFrame(
+        {"arm": theory.PHASES, "seed": 1, "step": 0, "split": part, "problems": 10, "exact": 10} | cell
+        for decay, rate in cells
+        for part in ("train", "test")
+        for cell in [{theory.DECAY: decay, theory.RATE: rate}]
+    )
+    splits = rows.assign(arm=theory.SPLITS, seed=0)
+    assert (theory.phases(pd.concat([rows, splits])).to_numpy() == "comprehension").all()
+    assert theory.phases(pd.concat([rows, splits])).shape == (2, 2)
