@@ -75,7 +75,7 @@ def others(field, kind, value):
     if kind is int:
         return value + 1 if high is None or value < high else value - 1
     if above is not None:
-        return above + 1.0
+        return above + (1.0 if high is None else (high - above) / 2)
     return low if value != low else (1.0 if high is None else (low + high) / 2)
 
 
