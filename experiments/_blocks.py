@@ -10,6 +10,7 @@ import numpy as np
 from e2h.tasks.group_words import WORDS, GroupWords
 
 SMALL = 1e-9  # beside 1
+WRITTEN = {"ab": "ab", "aba": "aba", "aba_inverse": "aba$^{-1}$", "commutator": "[a, b]"}
 
 
 def label(task: GroupWords) -> str:

@@ -14,6 +14,10 @@ In those trials nothing learned [a, b] on S_4, neither a larger share or another
 ReLU, while on D_12 it comes at once. A reason that needs no training (`word_rank`): fusion leaves the tensor of [a, b]
 70 % of all dimensions on S_4, and 5 % on D_12, so that on S_4 a training pair says little of the others. At the end the
 tensor that each network computes is projected on these dimensions.
+
+Of the stored outcome: aba on S_4 arrives on four seeds within the budget, which the trials had set, and on the fifth at
+step 800. There 1.4 to 2 % of the squared logits stay outside although the test is right, and four times the steps do
+not change it; [a, b] on S_4, which is not learned, has no more outside: that share tells the two apart badly.
 """
 
 import dataclasses
@@ -132,11 +136,11 @@ def figure(rows):
     for axis, (group, of_group) in zip(axes, rows.groupby(groups, sort=False), strict=False):
         for color, (arm, of_arm) in zip(figures.COLORS, of_group.groupby("arm", sort=False), strict=False):
             figures.accuracy_over_steps(axis, of_arm, TRAIN, color, "", "--")
-            figures.accuracy_over_steps(axis, of_arm, TEST, color, arm.partition(" ")[2].replace("_", " "))
-        axis.set(title=group)
+            figures.accuracy_over_steps(axis, of_arm, TEST, color, _blocks.WRITTEN[arm.partition(" ")[2]])
+        axis.set(title=group.replace("_", ""))
         axis.legend(fontsize=7)
     _draw_tensors(axes[-1], rows[rows["split"] == TENSOR])
-    figures.caption(drawn, rows, "training dashed; grey bars: share of the dimensions")
+    figures.caption(drawn, rows, "training dashed; right: grey bars, of a random tensor; dotted, .01")
     return drawn
 
 
@@ -144,10 +148,13 @@ def _draw_tensors(axis, tensors) -> None:
     names = list(dict.fromkeys(tensors["arm"]))
     for k, arm in enumerate(names):
         of_arm, color = tensors[tensors["arm"] == arm], figures.COLORS[k % len(WORDS)]
-        axis.bar(k, of_arm["room"].iloc[0], color=figures.GREY, alpha=0.4)
-        axis.plot([k] * len(of_arm), of_arm["inside"], "o", color=color, markersize=4, alpha=0.6)
-    axis.set_xticks(range(len(names)), [name.replace("_", " ", 1) for name in names], rotation=60, ha="right")
-    axis.set(ylim=(-0.03, 1.03), ylabel="share of the squared logits", title="inside what fusion allows, at the end")
+        axis.plot([k - 0.35, k + 0.35], [1 - of_arm["room"].iloc[0]] * 2, color=figures.GREY, linewidth=3)
+        axis.plot([k] * len(of_arm), 1 - of_arm["inside"], "o", color=color, markersize=4, alpha=0.5)
+    axis.axhline(0.01, color=figures.GREY, linestyle=":", linewidth=1.2)
+    groups, words = zip(*(name.split(" ") for name in names), strict=True)
+    at_first = [f"\n{g.replace('_', '')}" if g not in groups[:k] else "" for k, g in enumerate(groups)]
+    axis.set_xticks(range(len(names)), [_blocks.WRITTEN[w] + g for w, g in zip(words, at_first, strict=True)])
+    axis.set(yscale="log", ylabel="share of squared logits", title="outside of what fusion allows")
 
 
 if __name__ == "__main__":

@@ -201,8 +201,8 @@ def _draw_room(axis, supports) -> None:
     for k, (group, of_group) in enumerate(supports.groupby(groups, sort=False)):
         at = np.arange(len(words)) + 0.8 * ((k + 0.5) / groups.nunique() - 0.5)
         axis.bar(at, of_group["room"], 0.8 / groups.nunique(), color=figures.COLORS[k], label=group)
-    axis.set_xticks(range(len(words)), ["ab", "aba", "aba$^{-1}$", "[a, b]"])
-    axis.set(ylabel="dimensions fusion allows (share)")
+    axis.set_xticks(range(len(words)), _blocks.WRITTEN.values())
+    axis.set(ylabel="share of dimensions allowed")
     axis.legend(fontsize=7)
 
 
