@@ -1,6 +1,6 @@
 """Does a two-layer network learn words in finite groups, and does the test come after the training?
 
-    ./launch/reproduce.sh group_words                   two minutes on two CPU cores
+    ./launch/reproduce.sh group_words                   one minute on two CPU cores
     ./launch/reproduce.sh group_words --scale=paper     S_5 and D_60, 14,400 pairs each (for a GPU)
 
 Shutman et al. 2025 (arXiv 2509.06931): a two-layer network of sufficient width learns an arbitrary word operation in
