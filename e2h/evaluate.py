@@ -65,7 +65,7 @@ def _block(config, part, capacity, data, seed, params, difficulty, block):
 
 
 def measure(config: Config, data, seed, params, step) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """(sum, count) of each of `config.measures`, on the problems of training step `step`."""
+    """(sum, count) of each column of `config.measures`, on the problems of training step `step`."""
     rows, capacity = jnp.arange(batches.size(config)), batches.capacities(config, TRAIN)[-1]
     _, batch = batches.train_batch(config, data, seed, step, rows, batches.difficulty(config, step, rows), capacity)
     logits_BxRxV = train.forward(config, params, batch)
@@ -78,4 +78,5 @@ def measure(config: Config, data, seed, params, step) -> dict[str, tuple[jax.Arr
 
     reading = Reading(params, batch, logits_BxRxV, loss_BxR, mean_loss)
     with jax.default_matmul_precision(config.precision):  # of the backward passes of measures that take a gradient
-        return {name: registry.load("measure", name)()(reading, config) for name in config.measures}
+        found = [registry.load("measure", name)().columns(reading, config) for name in config.measures]
+    return {name: pair for columns in found for name, pair in columns.items()}

@@ -73,9 +73,17 @@ def test_every_measure_fits_one_base():
 
 @pytest.mark.parametrize("base, name", [(base, name) for base in BASES for name in fitting(BASES[base]).measures])
 def test_a_sum_and_a_count_that_are_finite(base, name):
-    total, count = measured(base)[1][name]
-    assert (total.shape, total.dtype, count.shape, count.dtype) == ((2,), jnp.float32, (2,), jnp.float32)
-    assert jnp.isfinite(total).all() and (count > 0).all()
+    columns = [pair for column, pair in measured(base)[1].items() if column.partition(":")[0] == name]
+    assert columns
+    for total, count in columns:
+        assert (total.shape, total.dtype, count.shape, count.dtype) == ((2,), jnp.float32, (2,), jnp.float32)
+        assert jnp.isfinite(total).all() and (count > 0).all()
+
+
+def test_no_column_looks_like_a_setting_or_a_count():
+    """A dot marks the settings of a grid's cells, and `_count` the second column of a measure."""
+    columns = [column for base in BASES for column in measured(base)[1]]
+    assert not [column for column in columns if "." in column or column.endswith("_count")]
 
 
 def test_nothing_is_zero_or_collapsed_at_the_start(at_start):
@@ -89,6 +97,16 @@ def test_weight_norm_equals_numpy(at_start):
     squares = sum(np.square(np.asarray(w, np.float64)).sum() for w in jax.tree.leaves(params))
     np.testing.assert_allclose(found["weight_norm"], [np.sqrt(squares), 1], rtol=1e-6)
     assert WeightNorm()(Reading({"a": jnp.array([3.0]), "b": jnp.array(4.0)}, None, None, None), CONFIG)[0] == 5
+
+
+def test_the_parts_of_a_measure_are_columns_of_their_own():
+    params, found = measured("residues")
+    norms = {k: v for k, v in found.items() if k.startswith("layer_norms")}
+    assert set(norms) == {"layer_norms:input", "layer_norms:Dense_0"} and set(params) == {"input", "Dense_0"}
+    for name in params:
+        (w,) = jax.tree.leaves(params[name])
+        squares = np.square(np.asarray(w, np.float64)).sum((1, 2))
+        np.testing.assert_allclose(norms[f"layer_norms:{name}"], [np.sqrt(squares), [1, 1]], rtol=1e-6)
 
 
 class Weights:

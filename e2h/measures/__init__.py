@@ -10,6 +10,8 @@ import jax
 from e2h.layouts import Batch
 from e2h.registry import Component
 
+Found = tuple[jax.Array, jax.Array]  # (sum, count)
+
 
 class Reading(NamedTuple):
     """What a measure may read, for one seed, at a step, on (a sample of) its training problems."""
@@ -26,5 +28,15 @@ class Measure(Component):
     kind: ClassVar[str] = "measure"
 
     @abc.abstractmethod
-    def __call__(self, reading: Reading, config) -> tuple[jax.Array, jax.Array]:
-        """(sum, count) of the measured number; its row holds both. A count of 1 marks a number that is no mean."""
+    def __call__(self, reading: Reading, config) -> Found | dict[str, Found]:
+        """(sum, count) of the measured number; its row holds both. A count of 1 marks a number that is no mean.
+
+        Several numbers are {part: (sum, count)}, and their columns `name:part`.
+        """
+
+    def columns(self, reading: Reading, config) -> dict[str, Found]:
+        """(sum, count) of each column."""
+        found = self(reading, config)
+        if isinstance(found, dict):
+            return {f"{self.name}:{part}": pair for part, pair in found.items()}
+        return {self.name: found}

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from e2h.measures import Measure
+from e2h.measures._trees import unit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +23,3 @@ class NaiveAlignment(Measure):
         del config
         g, w = unit(jax.grad(reading.mean_loss)(reading.params)), unit(reading.params)
         return -optax.tree.vdot(g, w), jnp.ones(())
-
-
-def unit(tree):
-    """A tree brought to norm 1; zeros stay. By the largest entry first: the squares of a gradient of 1e-20 are 0."""
-    largest = jnp.stack([jnp.abs(x).max() for x in jax.tree.leaves(tree)]).max()
-    tree = jax.tree.map(lambda x: x / jnp.where(largest > 0, largest, 1.0), tree)
-    norm = optax.tree.norm(tree)
-    return jax.tree.map(lambda x: x / jnp.where(norm > 0, norm, 1.0), tree)
