@@ -81,6 +81,18 @@ def trim(config: Config, batch: Batch, capacity: int) -> Batch:
     )  # fmt: skip
 
 
+def divide(batch: Batch, groups: int) -> Batch:
+    """[groups, problems of each, ...]: neighbours together; copies of the last problem, of weight 0, fill up."""
+    spare = -len(batch.length_B) % groups
+
+    def cut(a, mode):
+        a = jnp.pad(a, [(0, spare)] + [(0, 0)] * (a.ndim - 1), mode)
+        return a.reshape(groups, -1, *a.shape[1:])
+
+    divided = jax.tree.map(lambda a: cut(a, "edge"), batch)
+    return divided._replace(weight_BxR=cut(batch.weight_BxR, "constant"))
+
+
 def _arrange(config: Config, problems, weight_B, key_B) -> Batch:
     batch = jax.vmap(lambda x: config.layout.arrange(config.task, x))(problems)
     batch = jax.tree.map(lambda a: a if a.dtype == jnp.float32 else a.astype(jnp.int32), batch)

@@ -9,6 +9,7 @@ import optax
 
 from e2h import batches, rng
 from e2h.config import Config
+from e2h.gradients import Gradients
 from e2h.layouts import Batch, Score, score
 from e2h.models import network
 from e2h.splits import TRAIN
@@ -56,19 +57,33 @@ def step(config: Config, state: State, batch: Batch, axis: str | None = None):
       (State, Score of the batch before the update, whether loss and new parameters are finite).
     """
 
-    def summed_loss(params):
+    def summed_loss(params, batch):
         logits_BxRxV = forward(config, params, batch)
         loss, _ = config.loss(logits_BxRxV, batch.target_BxR, batch.weight_BxR)
         return loss, score(batch, logits_BxRxV, loss)[0]
 
-    def gradient_at(params):
-        gradient, total = jax.grad(summed_loss, has_aux=True)(params)
+    def mean(params):
+        gradient, total = jax.grad(summed_loss, has_aux=True)(params, batch)
         if axis:
             gradient, total = jax.lax.psum((gradient, total), axis)
         return total, jax.tree.map(lambda g: g / jnp.maximum(total.reads, 1).astype(g.dtype), gradient)
 
+    def of_groups(params, groups):
+        """See `Gradients`."""
+        apart = batches.divide(batch, groups or len(batch.length_B))
+        gradient, total_G = jax.vmap(jax.grad(summed_loss, has_aux=True), (None, 0))(params, apart)
+        reads_G = total_G.reads
+        gradient = jax.tree.map(
+            lambda g: g / jnp.maximum(reads_G, 1).astype(g.dtype).reshape(-1, *[1] * (g.ndim - 1)), gradient
+        )
+        total = jax.tree.map(lambda a: a.sum(0), total_G)
+        if axis:
+            total = jax.lax.psum(total, axis)
+            reads_G, gradient = jax.lax.all_gather((reads_G, gradient), axis, tiled=True)
+        return total, reads_G, gradient
+
     with jax.default_matmul_precision(config.precision):  # backward passes and matrix-valued optimizers as well
-        total, gradient = config.gradient(gradient_at, state.params)
+        total, gradient = config.gradient(Gradients(mean, of_groups), state.params)
         with jax.numpy_dtype_promotion("standard"):  # Optax raises Python floats to the power of an int32 count
             updates, opt_state = optimizer(config).update(gradient, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)

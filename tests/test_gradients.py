@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from e2h import registry
+from e2h.gradients import Gradients
 from e2h.gradients.entropy_sgd import EntropySGD
 from e2h.gradients.finite_difference import FiniteDifference
 from e2h.gradients.plain import Plain
 from e2h.gradients.sam import SAM
+from e2h.gradients.winsorized import Winsorized
 
 RULES = [registry.load("gradient", name)() for name in registry.names("gradient")]
 every = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -24,8 +26,19 @@ def loss(params):
     return (w @ H @ w + b @ b) / 2
 
 
-def gradient_at(params):
-    return jax.value_and_grad(loss)(params)
+# What single problems ask for beside the common gradient: nothing together, and exactly so.
+PULLS = np.array([[1, 2, 0], [-1, -2, 0], [2, 0, 1], [-2, 0, -1], [0, 1, 2], [0, -1, -2]], np.float32)
+
+
+def of_groups(params, groups):
+    """Six problems, each with a pull of its own beside the common gradient."""
+    value, gradient = jax.value_and_grad(loss)(params)
+    pull_Gx3 = jnp.asarray(PULLS).reshape(groups or 6, -1, 3).mean(1)
+    reads_G = jnp.full(len(pull_Gx3), 6 // len(pull_Gx3))
+    return value, reads_G, {"w": gradient["w"][None] + pull_Gx3[:, :2], "b": gradient["b"][None] + pull_Gx3[:, 2:]}
+
+
+gradient_at = Gradients(jax.value_and_grad(loss), of_groups)
 
 
 @every
@@ -114,3 +127,42 @@ def test_entropy_sgd_equals_plain_numpy():
         mean = 0.75 * mean + 0.25 * walk
     _, found = EntropySGD(inner=7, rate=0.05, gamma=0.3)(gradient_at, START)
     np.testing.assert_allclose(found["w"], start - mean, rtol=1e-5)
+
+
+def by_hand(gradient_GxP, reads_G, cut):
+    """Plain Python: each coordinate's gradients, sorted, the ends replaced by their neighbours, then averaged."""
+    kept = [g for g, reads in zip(gradient_GxP, reads_G, strict=True) if reads]
+    found = []
+    for column in zip(*kept, strict=True):
+        ordered = sorted(column)
+        low, high = ordered[cut], ordered[len(ordered) - 1 - cut]
+        found.append([min(max(g, low), high) for g in column])
+    weight_G = np.array([reads for reads in reads_G if reads]) / sum(reads_G)
+    return np.array(found) @ weight_G
+
+
+def winsorized(rule, gradient_GxP, reads_G):
+    given = Gradients(None, lambda params, groups: (0.0, jnp.array(reads_G), {"w": jnp.asarray(gradient_GxP)}))
+    return jax.jit(lambda params: rule(given, params)[1]["w"])({"w": jnp.zeros(gradient_GxP.shape[1])})
+
+
+@pytest.mark.parametrize("share, cut", [(0.0, 0), (0.1, 1), (0.19, 1), (0.2, 2), (0.3, 3), (0.5, 4)])
+@pytest.mark.parametrize("padding", [0, 3])
+def test_winsorized_equals_plain_python(share, cut, padding):
+    """Ten groups of unequal size; a share of half leaves the two in the middle."""
+    draw = np.random.default_rng(1)
+    gradient_GxP, reads_G = draw.normal(size=(10, 4)).astype(np.float32), draw.integers(1, 4, 10).tolist()
+    gradient_GxP = np.concatenate([gradient_GxP, np.zeros((padding, 4), np.float32)])
+    found = winsorized(Winsorized(share=share), gradient_GxP, reads_G + [0] * padding)
+    np.testing.assert_allclose(found, by_hand(gradient_GxP, reads_G + [0] * padding, cut), rtol=1e-5, atol=1e-6)
+
+
+def test_one_loud_problem_is_cut_down_and_what_all_share_passes():
+    loud = np.array([[-100.0, 1.0], [0.0, 1.0], [1.0, 1.0], [2.0, 1.0], [3.0, 1.0]], np.float32)
+    np.testing.assert_allclose(winsorized(Winsorized(share=0.2), loud, [1] * 5), [(0 + 0 + 1 + 2 + 2) / 5, 1.0])
+
+
+def test_three_groups_with_a_third_are_the_median():
+    three = np.random.default_rng(2).normal(size=(3, 7)).astype(np.float32)
+    found = winsorized(Winsorized(share=1 / 3, groups=3), three, [2, 2, 2])
+    np.testing.assert_allclose(found, np.median(three, axis=0), rtol=1e-6)

@@ -6,6 +6,7 @@ import pytest
 from _tiny import LENGTH, TABLE, init, prepare, replace, seed_of, trained
 
 from e2h import batches, evaluate, parallel, run
+from e2h.gradients.winsorized import Winsorized
 from e2h.registry import Refused
 
 MAPPINGS = pytest.mark.parametrize("mapping", ["pmap", "shard_map"])
@@ -32,6 +33,17 @@ def test_devices_that_share_the_batch_train_as_one_does(config, devices, mapping
     shared, (total_shared,) = trained(sharing, 20)
     chex.assert_trees_all_close(alone, shared, atol=1e-5, rtol=0)
     chex.assert_trees_all_close(total, total_shared, rtol=1e-5)  # counts no row twice, and none too many
+
+
+@MAPPINGS
+@pytest.mark.parametrize("devices", [5, 2], ids=["even", "uneven"])
+def test_devices_that_share_the_batch_clip_the_gradients_of_all_its_problems(devices, mapping):
+    config = replace(TABLE, gradient=Winsorized(share=0.2))
+    alone, _ = trained(config, 20)
+    plain, _ = trained(TABLE, 20)
+    shared, _ = trained(replace(config, mapping=mapping, shard="batch", devices=devices), 20)
+    chex.assert_trees_all_close(alone, shared, atol=1e-5, rtol=0)
+    assert max(float(jnp.abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (alone, plain)), strict=True)) > 0.01
 
 
 @CONFIGS

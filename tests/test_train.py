@@ -1,3 +1,4 @@
+import copy
 import functools
 import re
 
@@ -9,6 +10,7 @@ import pytest
 from _tiny import LENGTH, TABLE, init, prepare, replace, seed_of, trained
 
 from e2h import batches, evaluate, parallel, train
+from e2h.gradients.winsorized import Winsorized
 from e2h.models.mlp import MLP
 from e2h.optimizers.sgd import SGD
 from e2h.splits import TRAIN
@@ -190,3 +192,42 @@ def test_a_whole_run_uses_no_key_twice(config):
         state, _ = parallel.chunk(config)(data, seeds, state, 3)
         for part, capacity, difficulties in evaluate.sweeps(config):
             parallel.sweep(config, part, capacity)(data, seeds, state.params, difficulties)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 5, 0, 7], ids="groups_of_{}".format)
+def test_a_rule_of_groups_takes_the_same_step_where_it_cuts_nothing(groups):
+    """Also when the groups are not full, and when there are more groups than problems."""
+    plain = trained(replace(TABLE, seeds=1), 10)
+    grouped = trained(replace(TABLE, seeds=1, gradient=Winsorized(share=0.0, groups=groups)), 10)
+    chex.assert_trees_all_close(plain, grouped, atol=1e-6, rtol=1e-6)
+
+
+def test_gradients_of_groups_are_those_of_the_problems_alone():
+    state = train.State(*seed_of(init(TABLE)[:2], 0), jnp.int32(0))
+    data = seed_of(prepare(TABLE), 0)
+    seen = []
+
+    class Spy:
+        def __call__(self, gradient_at, params):
+            total, reads_G, gradient = gradient_at.of_groups(params, 0)
+            seen.append((total, reads_G, gradient))
+            return gradient_at(params)
+
+    config = copy.copy(TABLE)
+    object.__setattr__(config, "gradient", Spy())
+
+    @jax.jit
+    def both():
+        _, batch = batches.train_batch(TABLE, data, 0, 0, jnp.arange(5), 1, 1)
+        batch = batch._replace(weight_BxR=batch.weight_BxR.at[3].set(0))
+        train.step(config, state, batch)
+        one = lambda params, i: TABLE.loss(  # noqa: E731
+            train.forward(TABLE, params, jax.tree.map(lambda a: a[i][None], batch)),
+            batch.target_BxR[i][None], batch.weight_BxR[i][None],
+        )[0]  # fmt: skip
+        return seen.pop(), [jax.grad(one)(state.params, i) for i in range(5)]
+
+    (total, reads_G, gradient), alone = both()
+    assert reads_G.tolist() == [1, 1, 1, 0, 1] and int(total.problems) == 4
+    for i in range(5):
+        chex.assert_trees_all_close(seed_of(gradient, i), alone[i], atol=1e-7, rtol=1e-5)
