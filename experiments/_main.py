@@ -6,6 +6,7 @@ An experiment is a module with
   claims(rows) -> iterable of Claim    judged on the rows of all arms (column `arm`)
   figure(rows) -> Figure               drawn from the rows alone
   inspect(arm, config, state) -> DataFrame or None     optional: rows read off what an arm has learned, when it ends
+  then(config, rows) -> {name: Config}                 optional: further runs, chosen by the rows of the first
 or, where nothing is trained by the library's loop (a closed form, a simulation of its own),
   base(scale, argv) -> Component       its settings
   simulate(settings) -> DataFrame      instead of `arms`; the same settings give the same rows
@@ -115,15 +116,29 @@ def _gather(module, name: str, chosen, base, runs: pathlib.Path, outcome: pathli
         began = time.time()
         rows = module.simulate(chosen)
         return Gathered(rows, {name: config.digest(chosen)}, time.time() - began, ())
-    arms = _arms(module, chosen, base)
+    _check_writable(outcome)
+    found = _run(module, _arms(module, chosen, base), runs / name)
+    if hasattr(module, "then"):
+        more = _run(module, module.then(chosen, found.rows), runs / name)
+        found = Gathered(
+            pd.concat([found.rows, more.rows]),
+            found.digests | more.digests,
+            found.wall_s + more.wall_s,
+            found.directories + more.directories,
+        )
+    return found
+
+
+def _run(module, arms: dict[str, Config], runs: pathlib.Path) -> Gathered:
+    """The rows of arms and of what is read off them."""
     for arm in arms.values():
         arm.check()
         parallel.check_devices(arm)
     digests = {arm: config.digest(c) for arm, c in arms.items()}
-    directories = {arm: runs / name / digest for arm, digest in digests.items()}
-    for directory in (outcome, *directories.values()):
+    directories = {arm: runs / digest for arm, digest in digests.items()}
+    for directory in directories.values():
         _check_writable(directory)
-    rows = [store(run(c, directories[arm], f"{name} {arm}").assign(arm=arm)) for arm, c in arms.items()]
+    rows = [store(run(c, directories[arm], f"{runs.name} {arm}").assign(arm=arm)) for arm, c in arms.items()]
     wall_s, began = sum(records.wall_seconds(d) for d in directories.values()), time.time()
     if hasattr(module, "inspect"):
         rows += [module.inspect(arm, c, trained(c, directories[arm])) for arm, c in arms.items()]

@@ -11,7 +11,7 @@ from e2h.gradients.entropy_sgd import EntropySGD
 from e2h.gradients.finite_difference import FiniteDifference
 from e2h.gradients.plain import Plain
 from e2h.gradients.sam import SAM
-from e2h.gradients.winsorized import Winsorized
+from e2h.gradients.winsorized import Winsorized, nth_smallest
 
 RULES = [registry.load("gradient", name)() for name in registry.names("gradient")]
 every = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -166,3 +166,9 @@ def test_three_groups_with_a_third_are_the_median():
     three = np.random.default_rng(2).normal(size=(3, 7)).astype(np.float32)
     found = winsorized(Winsorized(share=1 / 3, groups=3), three, [2, 2, 2])
     np.testing.assert_allclose(found, np.median(three, axis=0), rtol=1e-6)
+
+
+def test_ranks_equal_a_sort_also_among_equals():
+    x_GxP = np.random.default_rng(3).integers(-3, 4, (9, 40)).astype(np.float32)
+    for n in range(9):
+        np.testing.assert_array_equal(jax.jit(nth_smallest)(x_GxP, n), np.sort(x_GxP, axis=0)[n])

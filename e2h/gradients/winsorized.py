@@ -34,9 +34,21 @@ class Winsorized(GradientRule):
 
         def winsorize(g):
             live = live_G.reshape(-1, *[1] * (g.ndim - 1))
-            ordered = jnp.sort(jnp.where(live, g, jnp.inf), axis=0)
-            low, high = ordered[cut], ordered[jnp.maximum(count - 1 - cut, 0)]
+            low, high = (sign * nth_smallest(jnp.where(live, sign * g, jnp.inf), cut) for sign in (1.0, -1.0))
             weight = (reads_G / jnp.maximum(reads_G.sum(), 1)).astype(g.dtype).reshape(live.shape)
             return (jnp.where(live, jnp.clip(g, low[None], high[None]), 0.0) * weight).sum(0)
 
         return auxiliary, jax.tree.map(winsorize, gradient)
+
+
+def nth_smallest(x_GxP, n):
+    """[P]: the entries of rank n (from 0, may be traced) along the first axis, at the cost of n + 1 passes.
+
+    A sort of many short columns takes XLA on a CPU ten times as long where n is small.
+    """
+
+    def upward(_, least_P):
+        there_P = (x_GxP <= least_P[None]).sum(0) > n
+        return jnp.where(there_P, least_P, jnp.where(x_GxP > least_P[None], x_GxP, jnp.inf).min(0))
+
+    return jax.lax.fori_loop(0, n + 1, upward, jnp.full_like(x_GxP[0], -jnp.inf))
