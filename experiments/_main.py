@@ -7,6 +7,7 @@ An experiment is a module with
   figure(rows) -> Figure               drawn from the rows alone
   inspect(arm, config, state) -> DataFrame or None     optional: rows read off what an arm has learned, when it ends
   then(config, rows) -> {name: Config}                 optional: further runs, chosen by the rows of the first
+  kept(rows) -> DataFrame                              optional: what of the rows is judged, drawn and stored
 or, where nothing is trained by the library's loop (a closed form, a simulation of its own),
   base(scale, argv) -> Component       its settings
   simulate(settings) -> DataFrame      instead of `arms`; the same settings give the same rows
@@ -88,6 +89,8 @@ def launch(module, argv: list[str]) -> pathlib.Path:
     chosen, options = config.parse_all(argv, base, Options())
     outcome = _outcome(name, chosen == module.base(scale, argv[:1]), chosen, options)
     gathered = _gather(module, name, chosen, base, pathlib.Path(options.runs), outcome)
+    if hasattr(module, "kept"):
+        gathered = gathered._replace(rows=module.kept(gathered.rows))
     command = shlex.join(["python", "-m", f"experiments.{name}", *argv[1:]])
     judged = claims.document(
         name, scale, command, gathered.digests, gathered.wall_s, list(module.claims(gathered.rows))

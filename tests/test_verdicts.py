@@ -229,8 +229,14 @@ FORGOTTEN = {"decay-20-train", "decay-20-test"}  # claims that say that nothing 
 
 def unlearned(module):
     """Rows of an experiment in which no network ever answers a problem."""
+    base = module.base("cpu", [])
+    first = unlearned_arms(module.arms(base))
+    return pd.concat([first, unlearned_arms(module.then(base, first))]) if hasattr(module, "then") else first
+
+
+def unlearned_arms(arms):
     found = []
-    for arm, chosen in module.arms(module.base("cpu", [])).items():
+    for arm, chosen in arms.items():
         for seed, cell in itertools.product(range(3), grid.cells(chosen)):
             for step, part in itertools.product((0, chosen.steps), chosen.split.parts):
                 row = dict(arm=arm, seed=seed, step=step, split=part, difficulty=1, problems=100, exact=0, **cell)
