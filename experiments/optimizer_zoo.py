@@ -5,10 +5,10 @@
 Speed-ups of grokking are mostly reported against a baseline that nobody tuned. Here every optimizer and every gradient
 rule (on AdamW) gets the same grid: three learning rates, a factor of three apart around its usual one, times no decay,
 a third of its usual decay and all of it. The choice is made on two seeds by the accuracy on their held-out problems,
-averaged over the budget; what is reported are five other seeds, with splits and starts of their own. The usual
-values are those of AdamW in the experiment `grokking`; SGD's and Lion's, which have none for such networks, were found by
-a few runs of one further seed on x + y. The budget counts gradients, not steps, since SAM and the finite difference
-take two a step and Entropy-SGD as many as its inner loop.
+averaged over the budget; what is reported are five other seeds, with splits and starts of their own. Usual values are
+AdamW's in the experiment `grokking`; those of SGD and Lion were found by a few runs of one further seed on x + y. The
+budget counts gradients, not steps, since SAM and the finite difference take two a step and Entropy-SGD as many as its
+inner loop.
 
 Tasks: x + y and x / y mod 31 (65 % of the table) and products in S_4 (75 %), on an MLP with two hidden layers of width
 128, full batch, softmax in float64 so that no optimizer ends in its collapse. Muon takes the matrix between the hidden
