@@ -8,7 +8,8 @@ An experiment is a module with
   inspect(arm, config, state) -> DataFrame or None     optional: rows read off what an arm has learned, when it ends
   then(config, rows) -> {name: Config}                 optional: further runs, chosen by the rows of the first
   kept(rows) -> DataFrame                              optional: what of the rows is judged, drawn and stored
-or, where nothing is trained by the library's loop (a closed form, a simulation of its own),
+  simulate(config) -> DataFrame                        optional: rows of what the library's loop does not train
+or, where the library's loop trains nothing (a closed form, a simulation of its own),
   base(scale, argv) -> Component       its settings
   simulate(settings) -> DataFrame      instead of `arms`; the same settings give the same rows
   QUICK                                flags for a simulation of seconds, for the tests
@@ -129,6 +130,10 @@ def _gather(module, name: str, chosen, base, runs: pathlib.Path, outcome: pathli
             found.wall_s + more.wall_s,
             found.directories + more.directories,
         )
+    if hasattr(module, "simulate"):
+        began = time.time()
+        rows = pd.concat([found.rows, module.simulate(chosen)])
+        found = found._replace(rows=rows, wall_s=found.wall_s + time.time() - began)
     return found
 
 

@@ -1,4 +1,4 @@
-"""A multilayer perceptron on the concatenated one-hot tokens of a fixed-length row."""
+"""A multilayer perceptron on the concatenated one-hot tokens of a fixed-length row, or on their values."""
 
 import dataclasses
 from typing import ClassVar
@@ -24,6 +24,10 @@ class MLP(Model):
     kernel_init: str = kernel_setting("torch_uniform")
     mean_field: bool = setting(
         False, "divide the input by the root of its size, the output by the last width (Gromov 2023)", added=True
+    )
+
+    numbers: bool = setting(
+        False, "read a token as a number, its id over the largest, in place of a one-hot vector", added=True
     )
 
     causal: ClassVar[bool] = False
@@ -57,10 +61,16 @@ class MLPNetwork(Network):
         init, act = KERNELS[self.settings.kernel_init], ACTIVATIONS[self.settings.activation]
         # A one-hot input times a matrix is a row of it: the first layer is a gather (the same numbers, less work).
         first, *widths = self.settings.hidden
-        inputs = self.length * self.vocabulary
-        table_IxD = self.param("input", init, (inputs, first)).astype(self.dtype)
-        offset_L = jnp.arange(self.length) * self.vocabulary
-        x_BxD = table_IxD[batch.tokens_BxLxC[:, :, 0] + offset_L[None]].sum(1)
+        token_BxL = batch.tokens_BxLxC[:, :, 0]
+        if self.settings.numbers:
+            inputs = self.length
+            x_BxL = token_BxL.astype(self.dtype) / (self.vocabulary - 1)
+            x_BxD = x_BxL @ self.param("input", init, (inputs, first)).astype(self.dtype)
+        else:
+            inputs = self.length * self.vocabulary
+            table_IxD = self.param("input", init, (inputs, first)).astype(self.dtype)
+            offset_L = jnp.arange(self.length) * self.vocabulary
+            x_BxD = table_IxD[token_BxL + offset_L[None]].sum(1)
         if self.settings.mean_field:
             x_BxD = x_BxD / inputs**0.5
         if self.settings.bias:
