@@ -187,7 +187,7 @@ def claims(rows):
     yield Claim(
         "u-of-the-test", LIU, "At a fixed norm the test loss is a U: least at one norm, high on either side of it.",
         "no number", "figure 1",
-        "at norm 4 at least 5 times, at norm .25 at least 2 times the least, on every seed (measured: the lesser share)",
+        "at norm 4 at least 5, at norm .25 at least 2 times the least, on every seed (measured: the lesser ratio)",
         tuple(u), verdict(bool((u >= 1).all())),
     )  # fmt: skip
     l_shape = train[NORMS[-1]] / train[NORMS[0]]

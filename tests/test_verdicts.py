@@ -1,5 +1,6 @@
 """What the experiments' claims say of rows made by hand: a run that never learned cannot confirm anything."""
 
+import dataclasses
 import importlib
 import itertools
 import math
@@ -230,8 +231,12 @@ FORGOTTEN = {"decay-20-train", "decay-20-test"}  # claims that say that nothing 
 def unlearned(module):
     """Rows of an experiment in which no network ever answers a problem."""
     base = module.base("cpu", [])
-    first = unlearned_arms(module.arms(base))
-    return pd.concat([first, unlearned_arms(module.then(base, first))]) if hasattr(module, "then") else first
+    found = unlearned_arms(module.arms(base))
+    if hasattr(module, "then"):
+        found = pd.concat([found, unlearned_arms(module.then(base, found))])
+    if hasattr(module, "simulate"):
+        found = pd.concat([found, module.simulate(dataclasses.replace(base, steps=2, seeds=3))])
+    return found
 
 
 def unlearned_arms(arms):
