@@ -14,6 +14,7 @@ from e2h.config import Config
 from e2h.layouts import score
 from e2h.models import embed
 from e2h.models._initialisers import KERNELS
+from e2h.models.transformer import Transformer
 from e2h.positions.learned import Learned
 from e2h.registry import Refused
 from e2h.tasks import BLANK
@@ -353,7 +354,9 @@ def numpy_transformer(config, w, x):
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * w["scale"] + w["bias"]
 
     def around(sublayer, h, w):
-        return h + sublayer(norm(h, w)) if model.norm == "pre" else norm(h + sublayer(h), w)
+        if model.norm == "pre":
+            return h + sublayer(norm(h, w))
+        return norm(h + sublayer(h), w) if model.norm == "post" else h + sublayer(h)
 
     def attention(h):
         q, k, v = (affine(h, block[name]) for name in ("query", "key", "value"))
@@ -367,7 +370,7 @@ def numpy_transformer(config, w, x):
 
     h = w["tokens"][x.tokens_BxLxC[:, :, 0]]
     for block in (w["blocks_0"], w["blocks_1"]):
-        h = around(feed_forward, around(attention, h, block["norm_1"]), block["norm_2"])
+        h = around(feed_forward, around(attention, h, block.get("norm_1")), block.get("norm_2"))
     return affine(norm(h, w["final_norm"]) if model.norm == "pre" else h, w["readout"])
 
 
@@ -381,3 +384,20 @@ def test_logits_equal_plain_numpy(config):
     if config.layout.name == "query":
         want = np.take_along_axis(want, np.asarray(x.read_BxR)[..., None], 1)
     close(at_reads(forward(config, weights, x), x), at_reads(want, x), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings, biased",
+    [
+        ({}, {"query", "key", "value", "out", "up", "down", "readout"}),
+        ({"bias_in": "feed_forward"}, {"up", "down"}),
+        ({"bias": False}, set()),
+        ({"bias": False, "bias_in": "feed_forward"}, set()),
+    ],
+    ids=str,
+)
+def test_where_a_transformer_has_biases(settings, biased):
+    config = Config(**BASES["query"], model=small(Transformer, norm="none", **settings))
+    paths = [[k.key for k in path] for path, _ in jax.tree_util.tree_leaves_with_path(shapes(config, batch(config)))]
+    assert {path[-2] for path in paths if path[-1] == "bias"} == biased
+    assert not [path for path in paths if any("norm" in part for part in path)]

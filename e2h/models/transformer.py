@@ -1,4 +1,4 @@
-"""A transformer, decoder or encoder, pre- or post-norm (Vaswani et al. 2017, arXiv 1706.03762)."""
+"""A transformer, decoder or encoder, pre-, post- or without norm (Vaswani et al. 2017, arXiv 1706.03762)."""
 
 import dataclasses
 from typing import ClassVar
@@ -27,9 +27,10 @@ class Transformer(Model):
     heads: int = setting(4, "H, attention heads", low=1)
     expansion: int = setting(4, "hidden units of a feed-forward layer over the width", low=1)
     causal: bool = setting(True, "decoder (no look-ahead) or encoder")
-    norm: str = setting("pre", "layer norm before or after each sublayer", choices=("pre", "post"))
+    norm: str = setting("pre", "layer norm before or after each sublayer, or none", choices=("pre", "post", "none"))
     activation: str = setting("gelu", "of the feed-forward layers", choices=ACTIVATIONS)
     bias: bool = setting(True, "biases in linear layers")
+    bias_in: str = setting("all", "which have them, if any", choices=("all", "feed_forward"), added=True)
     kernel_init: str = kernel_setting("lecun_normal")
     embed_std: float = setting(1.0, "standard deviation of the token embeddings at the start", low=0.0)
 
@@ -58,7 +59,8 @@ class TransformerNetwork(Network):
         self.places = self.param("places", self.position.init, s.width, s.heads)
         self.blocks = [Block(s, self.position, self.dtype) for _ in range(s.layers)]
         self.final_norm = nn.LayerNorm(dtype=self.dtype) if s.norm == "pre" else lambda x: x
-        self.readout = nn.Dense(self.classes, s.bias, dtype=self.dtype, kernel_init=KERNELS[s.kernel_init])
+        everywhere = s.bias and s.bias_in == "all"
+        self.readout = nn.Dense(self.classes, everywhere, dtype=self.dtype, kernel_init=KERNELS[s.kernel_init])
 
     def embed(self, tokens_BxLxC, place_BxL):
         x_BxLxD = embed(self.tokens, tokens_BxLxC).astype(self.dtype)
@@ -122,14 +124,15 @@ class Block(nn.Module):
 
     def setup(self):
         s = self.settings
-        common = dict(use_bias=s.bias, dtype=self.dtype, kernel_init=KERNELS[s.kernel_init])
+        common = dict(dtype=self.dtype, kernel_init=KERNELS[s.kernel_init])
+        attention = dict(use_bias=s.bias and s.bias_in == "all", **common)
         heads = (s.heads, s.width // s.heads)
-        self.query = nn.DenseGeneral(heads, **common)
-        self.key = nn.DenseGeneral(heads, **common)
-        self.value = nn.DenseGeneral(heads, **common)
-        self.out = nn.DenseGeneral(s.width, axis=(-2, -1), **common)
-        self.up = nn.Dense(s.expansion * s.width, **common)
-        self.down = nn.Dense(s.width, **common)
+        self.query = nn.DenseGeneral(heads, **attention)
+        self.key = nn.DenseGeneral(heads, **attention)
+        self.value = nn.DenseGeneral(heads, **attention)
+        self.out = nn.DenseGeneral(s.width, axis=(-2, -1), **attention)
+        self.up = nn.Dense(s.expansion * s.width, s.bias, **common)
+        self.down = nn.Dense(s.width, s.bias, **common)
         self.norm_1, self.norm_2 = nn.LayerNorm(dtype=self.dtype), nn.LayerNorm(dtype=self.dtype)
 
     def before(self, norm, x):
