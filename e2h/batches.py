@@ -61,6 +61,12 @@ def test_batch(config: Config, data, seed, part: str, block, difficulty, capacit
     return drawn[0], _arrange(config, *drawn, place_key_B)
 
 
+def table(config: Config) -> Batch:
+    """All problems of a table task with their true answers, in the order of its rows; the same at every step."""
+    place_key_N = rng.rows(rng.stream(rng.POPULATION, "table place"), 0, config.task.size)
+    return _arrange(config, jax.tree.map(jnp.asarray, config.task.table()), jnp.ones(config.task.size), place_key_N)
+
+
 def shape(config: Config) -> Batch:
     """Shapes and types of a training batch of one problem at the largest capacity."""
     low, capacity = config.split.difficulties(config.task, TRAIN)[0], capacities(config, TRAIN)[-1]

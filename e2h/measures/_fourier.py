@@ -59,6 +59,19 @@ def magnitudes(function_NxP: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.abs(jnp.fft.rfft(scaled_NxP, axis=-1)), live_N
 
 
+def power(function_NxP: jax.Array) -> jax.Array:
+    """[p // 2 + 1]: the squared length of all functions together along the cosine and sine of each frequency.
+
+    In units of the largest value's square, so that the squares of small weights are not 0. The basis is orthonormal:
+    the powers add up to the squared norm. Frequency 0, and at an even p also p / 2, has no sine.
+    """
+    p, largest = function_NxP.shape[-1], jnp.abs(function_NxP).max()
+    F_NxK = jnp.abs(jnp.fft.rfft(function_NxP / jnp.where(largest > 0, largest, 1.0), axis=-1))
+    k_K = jnp.arange(p // 2 + 1)
+    waves_K = jnp.where((k_K == 0) | (2 * k_K == p), 1.0, 2.0)
+    return jnp.square(F_NxK).sum(0) * waves_K / p
+
+
 def mean_over_live(value_N: jax.Array, live_N: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(sum, count) over the functions that are not 0 throughout; a count of 0 if all are."""
     return jnp.where(live_N, value_N, 0.0).sum(), live_N.sum(dtype=jnp.float32)
