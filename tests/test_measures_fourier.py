@@ -13,7 +13,9 @@ from e2h.config import Config
 from e2h.layouts.causal import Causal
 from e2h.layouts.query import Query
 from e2h.layouts.table import Table
-from e2h.measures import Reading
+from e2h.measures import Reading, _fourier
+from e2h.measures.fourier_entropy import FourierEntropy
+from e2h.measures.fourier_gini import FourierGini, gini, of_frequencies
 from e2h.measures.fourier_ipr import FourierIPR
 from e2h.models.lstm import LSTM
 from e2h.models.mlp import MLP
@@ -50,6 +52,13 @@ def value(measure, params, config=WAVES):
     return float(total) / float(count)
 
 
+def ginis(params):
+    """Gini coefficients of the inputs and of the outputs."""
+    found = jax.jit(lambda params: FourierGini()(Reading(params, None, None, None), WAVES))(params)
+    assert [float(count) for _, count in found.values()] == [1, 1]
+    return [float(found[part][0]) for part in ("inputs", "outputs")]
+
+
 def noise(*shape):
     return np.random.default_rng(0).normal(size=shape)
 
@@ -76,6 +85,64 @@ def test_a_neuron_that_is_exactly_zero_is_left_out():
     assert float(count) == 3 * 23 and float(total) == pytest.approx(3 * 23)
     total, count = FourierIPR()(Reading(jax.tree.map(jnp.zeros_like, dead), None, None, None), WAVES)
     assert (float(total), float(count)) == (0, 0)
+
+
+@pytest.mark.parametrize("used", [1, 2, 7, 48])
+def test_equal_frequencies_have_closed_forms(used):
+    """Each in neurons of its own, or the entropy would not be that of one wave; and all in every neuron."""
+    apart = analytic(np.tile(np.arange(1, used + 1), 2))
+    assert value(FourierEntropy(), apart) == pytest.approx(0, abs=1e-5)
+    assert ginis(apart) == pytest.approx([1 - used / 48] * 2, abs=1e-5)
+    units = noise(24, used)[:, :, None] + np.zeros(P)
+    together = sum(wave(np.full(24, k + 1), units[:, k, 0]) for k in range(used))
+    assert value(FourierEntropy(), mlp([together, 1e-25 * together], together)) == pytest.approx(np.log(used), abs=1e-5)
+    assert ginis(mlp([together, 0 * together], 1e-25 * together)) == pytest.approx([1 - used / 48] * 2, abs=1e-5)
+
+
+def test_entropy_and_gini_of_gaussian_noise():
+    params = mlp(noise(2, 64, P), noise(400, P))
+    assert value(FourierEntropy(), params) == pytest.approx((1 / np.arange(1, 50)).sum() - 1, abs=0.02)
+    assert ginis(params) == pytest.approx([1 / np.sqrt(4 * np.pi * 128), 1 / np.sqrt(4 * np.pi * 400)], rel=0.25)
+    one_N, _ = jax.vmap(of_frequencies)(jnp.float32(noise(400, 1, P)))
+    assert float(one_N.mean()) == pytest.approx(1 - 0.5**0.5, abs=0.01)  # a single unit's norms are Rayleigh
+
+
+@pytest.mark.parametrize("p", [7, 8])
+def test_entropy_and_gini_equal_numpy_on_explicit_waves(p):
+    """Cosines and sines written out instead of a transform; at an even p the last frequency has no sine."""
+    config = Config(task=Modular(p=p), model=MLP(hidden=(6,)))
+    inputs, outputs = noise(2, 6, p) + 1.0, noise(6, p)
+    reading = Reading(mlp(inputs, outputs), None, None, None)
+    angle = 2 * np.pi * np.outer(np.arange(p // 2 + 1), np.arange(p)) / p
+
+    def amplitudes(functions):
+        return np.hypot(functions @ np.cos(angle).T, functions @ np.sin(angle).T)
+
+    squares = amplitudes(np.concatenate([*inputs, outputs])) ** 2
+    q = squares / squares.sum(1, keepdims=True)
+    total, count = FourierEntropy()(reading, config)
+    assert float(total) == pytest.approx(-(q * np.log(q)).sum(), rel=1e-5) and float(count) == 18
+    length_K = np.hypot(np.linalg.norm(np.cos(angle), axis=1), np.linalg.norm(np.sin(angle), axis=1))
+    for part, functions in (("inputs", inputs.reshape(12, p)), ("outputs", outputs)):
+        unit_K = np.where((np.arange(p // 2 + 1) % (p / 2)) == 0, length_K, length_K / 2**0.5)
+        x = np.linalg.norm(amplitudes(functions) / unit_K, axis=0)
+        np.testing.assert_allclose((x**2).sum(), (functions**2).sum())
+        ratio = x**2 / np.asarray(_fourier.power(jnp.float32(functions)), np.float64)
+        np.testing.assert_allclose(ratio, np.abs(functions).max() ** 2, rtol=1e-5)
+        want = np.abs(x[1:, None] - x[None, 1:]).sum() / (2 * (p // 2) * x[1:].sum())
+        assert float(FourierGini()(reading, config)[part][0]) == pytest.approx(want, rel=1e-5)
+
+
+def test_gini_of_a_few_numbers():
+    found = [float(gini(jnp.float32(x))) for x in ([2, 2, 2], [0, 0, 5], [3, 1], [1, 2, 3, 4])]
+    assert found == pytest.approx([0, 2 / 3, 1 / 4, 1 / 4])
+
+
+def test_a_matrix_of_zeros_has_no_spectrum():
+    zero = jax.tree.map(jnp.zeros_like, analytic(np.arange(1, 25)))
+    found = FourierGini()(Reading(zero, None, None, None), WAVES)
+    assert [float(v) for pair in found.values() for v in pair] == [0, 0, 0, 0]
+    assert [float(v) for v in FourierEntropy()(Reading(zero, None, None, None), WAVES)] == [0, 0]
 
 
 MODELS = (MLP(hidden=(4, 6)), Transformer(width=4, heads=2, layers=1), RNN(width=4), LSTM(width=4))

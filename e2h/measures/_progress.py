@@ -28,9 +28,9 @@ def check(measure, config) -> None:
 def key_frequencies(params, config) -> jax.Array:
     """bool [p // 2 + 1]: the fewest frequencies that carry 90 % of the embedding's power, and the strongest 6 at most.
 
-    The paper takes those that the trained network uses, five at p = 113, and follows them back in time. Here they are
-    found anew at each step. Hence the limit: the embedding of a network that only memorizes is noise, 90 % of it are
-    nearly all frequencies, and the mean logits at each sum (.4 of them learned by heart) would on all of these be right.
+    The paper takes those that the trained network uses, five at p = 113. Here they are found anew at each step. Hence
+    the limit: the embedding of a network that only memorizes is noise, 90 % of which are nearly all frequencies, and on
+    all of them the mean logits at a sum, to which each problem learned by heart adds, would already be right.
     """
     p = config.task.p
     power_K = _fourier.power(_fourier.inputs(params, config).reshape(-1, p))[1:]

@@ -1,4 +1,4 @@
-"""Entropy of the weights' power spectra, in nats (Minegishi et al. 2025, "Bridging Lottery Ticket and Grokking")."""
+"""Entropy of the weights' power spectra, in nats (Minegishi et al. 2023, arXiv 2310.19470)."""
 
 import dataclasses
 

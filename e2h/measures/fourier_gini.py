@@ -15,7 +15,7 @@ class FourierGini(Measure):
     A frequency's norm is taken over all units of the matrix (and both operands, where each has a table of its own), and
     over its cosine and its sine, so that no phase is preferred. The constant is no wave and left out. With n = p // 2
     frequencies, K equal ones have 1 - K / n, one alone 1 - 1 / n. Gaussian weights of D units have about
-    1 / (2 sqrt(pi D)): .025 at D = 128. A matrix without waves is left out (a count of 0).
+    1 / (2 sqrt(pi D)): .025 at D = 128. A matrix of zeros is left out (a count of 0).
     """
 
     def check(self, config):
