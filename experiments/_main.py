@@ -16,6 +16,7 @@ or, where the library's loop trains nothing (a closed form, a simulation of its 
 """
 
 import dataclasses
+import io
 import os
 import pathlib
 import pkgutil
@@ -90,13 +91,11 @@ def launch(module, argv: list[str]) -> pathlib.Path:
     chosen, options = config.parse_all(argv, base, Options())
     outcome = _outcome(name, chosen == module.base(scale, argv[:1]), chosen, options)
     gathered = _gather(module, name, chosen, base, pathlib.Path(options.runs), outcome)
-    if hasattr(module, "kept"):
-        gathered = gathered._replace(rows=module.kept(gathered.rows))
+    kept = module.kept(gathered.rows) if hasattr(module, "kept") else gathered.rows
+    rows = pd.read_csv(io.StringIO(_written(kept)))  # claims and figure are of what is stored, to its last digit
     command = shlex.join(["python", "-m", f"experiments.{name}", *argv[1:]])
-    judged = claims.document(
-        name, scale, command, gathered.digests, gathered.wall_s, list(module.claims(gathered.rows))
-    )
-    write(module, outcome, gathered.rows, judged)
+    judged = claims.document(name, scale, command, gathered.digests, gathered.wall_s, list(module.claims(rows)))
+    write(module, outcome, rows, judged)
     print(f"\n{name} at scale {scale}, {judged['wall_s']} s on {judged['device']}")
     print(claims.table(judged))
     written = (*sorted(outcome.iterdir()), *gathered.directories)
@@ -186,9 +185,14 @@ def _outcome(name: str, as_it_stands: bool, chosen, options: Options) -> pathlib
 def write(module, directory: pathlib.Path, rows: pd.DataFrame, judged: dict) -> None:
     """figure.png, claims.json and rows.csv."""
     directory.mkdir(parents=True, exist_ok=True)
-    rows.to_csv(directory / "rows.csv", index=False, float_format="%.6g")
+    (directory / "rows.csv").write_text(_written(rows))
     figures.save(module.figure(rows), directory / "figure.png")
     claims.write(directory / "claims.json", judged)
+
+
+def _written(rows: pd.DataFrame) -> str:
+    """The rows as CSV, numbers to six digits."""
+    return rows.to_csv(index=False, float_format="%.6g")
 
 
 def store(rows: pd.DataFrame) -> pd.DataFrame:

@@ -208,9 +208,11 @@ def figure(rows):
             if name in rows:
                 figures.measure_over_steps(column[2], of_arm, name, color, name.replace("_", " "))
         column[2].set(ylim=(0, 1), ylabel="sparsity")
-        draw_spectrum(column[3], of_arm[of_arm["split"] == SPECTRUM])
+        if "share" in rows:
+            draw_spectrum(column[3], of_arm[of_arm["split"] == SPECTRUM])
         for axis in column[:3]:
-            axis.legend(fontsize=6)
+            if axis.get_legend_handles_labels()[0]:  # some of it may not have been measured
+                axis.legend(fontsize=6)
     figures.caption(drawn, rows, "one layer, full batch, AdamW; spectra: a color for each seed, at the last step")
     return drawn
 
