@@ -94,13 +94,13 @@ def test_a_control_must_memorize_and_not_generalize(course, expected):
 
 
 def test_a_control_that_was_trained_for_less_says_nothing():
-    long = frame({"decay 0": [MEMORIZES]} | dict.fromkeys(fourier.DECAYED, [GROKS]))
+    long = frame({"decay 0": [MEMORIZES]} | {arm: [GROKS] for arm in fourier.DECAYED})
     short = long[(long["arm"] != "decay 0") | (long["step"] < 1000)]
     assert [judged(of)["no-decay-never"] for of in (long, short)] == [HOLDS, UNTESTABLE]
 
 
 def test_without_its_measures_the_rest_is_judged():
-    everything = frame(dict.fromkeys(fourier.STEPS, [GROKS] * 3))
+    everything = frame({arm: [GROKS] * 3 for arm in fourier.STEPS})
     rest = everything[everything["split"] != "measured"].dropna(axis=1)
     assert judged(rest) == dict.fromkeys(IDS, UNTESTABLE) | {"groks": HOLDS, "no-decay-never": FAILS}
     fourier.figure(rest)
