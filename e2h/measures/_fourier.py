@@ -19,6 +19,8 @@ def check(measure, config) -> None:
         raise Refused(
             f"measure {measure.name} is a spectrum over residues, which the tokens of task {config.task.name} are not."
         )
+    if config.model.name == "mlp" and config.model.numbers:
+        raise Refused(f"measure {measure.name} needs a row of weights for each residue: leave out --model.numbers.")
     if config.model.name not in WEIGHTS:
         raise Refused(
             f"measure {measure.name} reads the first and last matrix of {', '.join(WEIGHTS)}, not of model "
