@@ -44,9 +44,9 @@ class Checkpoints:
     def restore(self, template: Any) -> tuple[Any, list[str]]:
         """The newest whole state, or None, and one sentence for each newer checkpoint that had to be skipped.
 
-        The tree, shapes and types must equal the template's: nothing is cast.
+        The tree, shapes and types must equal the template's (which may be of shapes only): nothing is cast.
         """
-        skipped, wanted = [], _flat(template)
+        skipped, wanted = [], _by_path(template)
         for step in sorted(self.manager.all_steps(), reverse=True):
             try:
                 found = self.manager.restore(step, args=ocp.args.StandardRestore())  # given a template, Orbax casts
@@ -67,7 +67,11 @@ class Checkpoints:
 
 def _flat(tree) -> dict[str, np.ndarray]:
     """Copies of the leaves by their paths. So saved, a tree is read back with the types that it was saved with."""
-    return {jax.tree_util.keystr(path): np.array(a) for path, a in jax.tree_util.tree_flatten_with_path(tree)[0]}
+    return {path: np.array(a) for path, a in _by_path(tree).items()}
+
+
+def _by_path(tree) -> dict[str, Any]:
+    return {jax.tree_util.keystr(path): a for path, a in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
 def _check_same(wanted: dict, found: dict, step: int) -> None:

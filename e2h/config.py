@@ -28,6 +28,8 @@ from e2h.positions.none import NoPosition
 from e2h.registry import Component, Refused, setting
 from e2h.splits import Split
 from e2h.splits.fraction import Fraction
+from e2h.starts import Start
+from e2h.starts.fresh import Fresh
 from e2h.tasks import Task
 from e2h.tasks.modular import Modular
 
@@ -53,6 +55,7 @@ class Config(Component):
     gradient: GradientRule = setting(Plain(), "how the gradient is obtained")
     optimizer: Optimizer = setting(AdamW(), "how the gradient changes the parameters")
     curriculum: Curriculum = setting(Uniform(), "how hard the problems of a step are")
+    start: Start = setting(Fresh(), "the parameters before the first step", added=True)
 
     seeds: int = setting(5, "how many seeds are trained, as one population", low=1, high=65536)
     first_seed: int = setting(0, "the seeds are first_seed, first_seed + 1, ...", low=0, high=2**30)
@@ -163,10 +166,10 @@ def _without_added(component: Component, data: dict[str, Any]) -> dict[str, Any]
     """`data` of a component without the settings that were added later and stand at their defaults."""
     for field, _ in registry.fields(type(component)):
         value = getattr(component, field.name)
-        if isinstance(value, Component):
-            _without_added(value, data[field.name])
-        elif field.metadata.get("added") and value == field.default:
+        if field.metadata.get("added") and value == field.default:
             del data[field.name]
+        elif isinstance(value, Component):
+            _without_added(value, data[field.name])
     return data
 
 

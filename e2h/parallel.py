@@ -115,7 +115,7 @@ def init(config: Config) -> State:
     """The state of a population: a leading seed axis on parameters and optimizer state, one step for all."""
 
     def init_one(member, _):
-        state = train.init(member.bind(config), member.seed)
+        state = train.init(member.bind(config), member.seed, lambda: _prepare(config, member))
         return state.params, state.opt_state
 
     params, opt_state = jax.jit(populate(init_one, at_once(config)))(members(config), None)
@@ -124,11 +124,11 @@ def init(config: Config) -> State:
 
 def prepare(config: Config):
     """The split's data of every member."""
+    return jax.jit(jax.vmap(functools.partial(_prepare, config)))(members(config))
 
-    def prepare_one(member):
-        return grid.bind(config, member.settings).split.prepare(config.task, member.seed)
 
-    return jax.jit(jax.vmap(prepare_one))(members(config))
+def _prepare(config: Config, member: Members):
+    return grid.bind(config, member.settings).split.prepare(config.task, member.seed)
 
 
 def chunk(config: Config):

@@ -23,6 +23,7 @@ KINDS = {  # kind (the flag) -> package (the room)
     "loss": "losses",
     "gradient": "gradients",
     "optimizer": "optimizers",
+    "start": "starts",
     "curriculum": "curricula",
     "measure": "measures",
 }

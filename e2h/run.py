@@ -67,7 +67,7 @@ def trained(config: Config, directory: pathlib.Path) -> State:
       Refused: if there is none, or it is of another config.
     """
     with Checkpoints(pathlib.Path(directory) / "checkpoints") as checkpoints:
-        state, _ = checkpoints.restore(parallel.init(config))
+        state, _ = checkpoints.restore(jax.eval_shape(lambda: parallel.init(config)))
     if state is None:
         raise Refused(f"{directory} holds no checkpoint.")
     return state
@@ -125,8 +125,7 @@ class _Loop:
 
     def begin(self):
         """The state to go on from; a fresh one is evaluated and saved at step 0."""
-        fresh = parallel.init(self.config)
-        state, skipped = self.checkpoints.restore(fresh)
+        state, skipped = self.checkpoints.restore(jax.eval_shape(lambda: parallel.init(self.config)))
         for sentence in skipped:
             self.say(sentence)
         if state is not None:
@@ -138,6 +137,7 @@ class _Loop:
                 self.count_arrival(rows.to_dict("records"))
             return state
         self.book.resume(-1)
+        fresh = parallel.init(self.config)
         self.evaluate(0, fresh.params)
         self.save(0, fresh)
         return fresh

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from e2h import batches, rng
+from e2h import batches, grid, rng
 from e2h.config import Config
 from e2h.gradients import Gradients
 from e2h.layouts import Batch, Score, score
 from e2h.models import network
 from e2h.splits import TRAIN
+from e2h.starts.fresh import Fresh
 
 NEVER = jnp.iinfo(jnp.int32).max  # a step that does not come
 
@@ -33,15 +34,26 @@ class Totals(NamedTuple):
 
 
 def optimizer(config: Config) -> optax.GradientTransformation:
-    return config.optimizer.transformation(config.steps)
+    return config.start.hold(config.optimizer.transformation(config.steps))
 
 
-def init(config: Config, seed) -> State:
-    """The state before the first step, of one seed (int32 scalar, may be traced)."""
+def init(config: Config, seed, prepare=None) -> State:
+    """The state before the first step, of one seed (int32 scalar, may be traced).
+
+    A start that trains first takes the split's data from `prepare()`, by default those of `config.split`.
+    """
     batch = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), batches.shape(config))
     params = network(config).init(rng.stream(seed, "init"), batch)["params"]
     params = jax.tree.map(lambda w: w * jnp.asarray(config.init_scale, w.dtype), params)
-    return State(params, optimizer(config).init(params), jnp.int32(0))
+
+    def trained_for(steps: int):
+        dense = grid.bind(config, {"start": Fresh()})
+        data = prepare() if prepare else config.split.prepare(config.task, seed)
+        state = State(params, optimizer(dense).init(params), jnp.int32(0))
+        return chunk(dense, data, seed, state, jnp.int32(steps))[0].params
+
+    first = config.start(seed, params, trained_for)
+    return State(first, optimizer(config).init(first), jnp.int32(0))
 
 
 def forward(config: Config, params, batch: Batch):

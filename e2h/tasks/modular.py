@@ -44,6 +44,7 @@ class Modular(TableTask):
 
     op: str = setting("add", "the binary operation", choices=OPERATIONS)
     p: int = setting(97, "the modulus", low=2, high=2048)
+    unordered: bool = setting(False, "only the pairs with x <= y", added=True)
 
     EXAMPLES: ClassVar[tuple] = (
         ("96 5", "4"),
@@ -52,6 +53,7 @@ class Modular(TableTask):
         ("2 5", "94", {"op": "subtract"}),
         ("4 2", "2", {"op": "divide_odd_subtract_even"}),
         ("2 3", "29", {"op": "x3_plus_xy2_plus_y"}),
+        ("5 96", "4", {"unordered": True}),
     )
 
     @property
@@ -62,7 +64,7 @@ class Modular(TableTask):
         inverse = np.array([pow(v, -1, self.p) if np.gcd(v, self.p) == 1 else 0 for v in range(self.p)])
         x, y = (a.ravel() for a in np.meshgrid(np.arange(self.p), np.arange(self.p), indexing="ij"))
         divides = {"divide": y >= 0, "divide_odd_subtract_even": y % 2 == 1}.get(self.op, y < 0)
-        keep = ~divides | (np.gcd(y, self.p) == 1)
+        keep = (~divides | (np.gcd(y, self.p) == 1)) & ((x <= y) | (not self.unordered))
         x, y = x[keep], y[keep]
         return np.stack([x, y], 1), OPERATIONS[self.op](x, y, inverse[y], self.p) % self.p
 
