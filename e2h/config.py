@@ -72,6 +72,7 @@ class Config(Component):
     steps: int = how(1000, "the budget; part of the digest only if the learning rate's schedule uses it", low=1)
     record_every: int = how(10, "steps between rows of the training loss, and in one compiled call", low=1)
     evaluate_every: int = how(100, "steps between evaluations; a multiple of record_every", low=1)
+    evaluate_early: int = how(0, "up to this step every row of the training loss comes with an evaluation", low=0)
     checkpoint_every: int = how(5000, "steps between checkpoints; a multiple of record_every", low=1)
     measures: tuple[str, ...] = how((), "what else is measured at each evaluation")
     mapping: str = how("jit", "how devices share the work", choices=("jit", "pmap", "shard_map"))

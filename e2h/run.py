@@ -112,13 +112,17 @@ class _Loop:
             self.record(stop, jax.device_get(totals))
             self.bar.update(stop - step)
             step = stop
-            if step % self.config.evaluate_every == 0 or step == self.config.steps:
+            if self.is_evaluated(step):
                 self.evaluate(step, state.params)
             stopping = self.asked_to_stop() and not self.ended(step)  # asked once: it may come at any moment
             if step % self.config.checkpoint_every == 0 or self.ended(step) or stopping:
                 self.save(step, state)
             if stopping:
                 raise Stopped(f"SIGTERM: saved at step {step}; the same command continues.")
+
+    def is_evaluated(self, step: int) -> bool:
+        early = step <= self.config.evaluate_early
+        return early or step % self.config.evaluate_every == 0 or step == self.config.steps
 
     def ended(self, step: int) -> bool:
         return step >= self.config.steps or self.arrived >= HELD

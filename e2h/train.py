@@ -47,7 +47,8 @@ def init(config: Config, seed, prepare=None) -> State:
     params = jax.tree.map(lambda w: w * jnp.asarray(config.init_scale, w.dtype), params)
 
     def trained_for(steps: int):
-        dense = grid.bind(config, {"start": Fresh()})
+        kept = tuple(entry for entry in config.grid if not entry.startswith("start."))
+        dense = grid.bind(config, {"start": Fresh(), "grid": kept})
         data = prepare() if prepare else config.split.prepare(config.task, seed)
         state = State(params, optimizer(dense).init(params), jnp.int32(0))
         return chunk(dense, data, seed, state, jnp.int32(steps))[0].params
