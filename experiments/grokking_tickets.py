@@ -175,9 +175,10 @@ def figure(rows):
 
 
 def draw_delays(axis, arm) -> None:
-    """t_gen / t_mem of each seed; of a seed that never generalizes, the budget over t_mem, as a bound from below."""
+    """t_gen / t_mem of each seed that fits; if it never generalizes, the budget over t_mem, as a bound from below."""
     for at, (name, of_arm) in enumerate(arm.items()):
-        known, tau = times(of_arm)[0], delay(of_arm)
+        tau = delay(of_arm).dropna()
+        known = times(of_arm)[0][tau.index]
         never = np.isinf(tau)
         color = figures.COLORS[0] if name == DENSE else figures.COLORS[1]
         axis.plot([at] * int((~never).sum()), tau[~never], "o", color=color, alpha=0.7)

@@ -48,6 +48,13 @@ def test_what_comes_back_is_what_was_saved(tmp_path):
     assert jax.tree.map(np.asarray, state.params["w"]).tobytes() == np.asarray(at(13).params["w"]).tobytes()
 
 
+def test_a_template_may_be_of_shapes_alone(tmp_path):
+    state, _ = restored(saved(tmp_path, 7), jax.eval_shape(lambda: STATE))
+    chex.assert_trees_all_equal(state, at(7), strict=True)
+    with pytest.raises(Refused, match=r"step is int32\[\], not float32\[\]"):
+        restored(tmp_path, jax.eval_shape(lambda: STATE._replace(step=jnp.float32(0))))
+
+
 def test_the_state_of_a_real_optimizer_comes_back(tmp_path):
     state = init(replace(TABLE, optimizer=GrokfastMA(window=3)))
     with Checkpoints(tmp_path) as checkpoints:

@@ -29,6 +29,7 @@ LINES = (
     ],
     ["--model.hidden=", "--measures=weight_norm,zero_loss", "--optimizer.clip_norm=0.123456789", "--task.op=divide"],
     ["--model.hidden=3,2,1", "--optimizer.schedule=cosine", "--nosplit.shared", "--curriculum", "fixed", "-seeds", "2"],
+    ["--start=ticket", "--start.steps=7", "--start.control=l2", "--grid=start.keep=0.3:0.5"],
 )
 
 
@@ -81,7 +82,7 @@ def others(field, kind, value):
 
 EVERY_SETTING = [
     (line, name, other, field.metadata.get("in_digest", True))
-    for line in (LINES[0], LINES[1], LINES[3], LINES[5])
+    for line in (LINES[0], LINES[1], LINES[3], LINES[5], LINES[6])
     for name, field, kind, value in leaves(config_of(*line))
     if (other := others(field, kind, value)) is not None
 ]
@@ -99,7 +100,7 @@ def test_digest_changes_with_exactly_the_settings_that_change_a_step(line, name,
 def test_how_settings_are_the_known_ones():
     how = {name for name, field, _, _ in leaves(Config()) if field.metadata.get("in_digest") is False}
     assert how == {
-        *("steps", "record_every", "evaluate_every", "checkpoint_every", "measures"),
+        *("steps", "record_every", "evaluate_every", "evaluate_early", "checkpoint_every", "measures"),
         *("mapping", "shard", "devices", "seeds_per_program", "halt", "until"),
     }
 

@@ -251,3 +251,9 @@ def test_one_member_below_the_score_keeps_all_going():
     assert loop.arrived == 0
     loop.count_arrival([row | {"split": "train"} for row in rows])
     assert loop.arrived == 0
+
+
+def test_early_on_every_record_has_an_evaluation(tmp_path):
+    rows = run.run(replace(TABLE, record_every=2, evaluate_early=6), tmp_path / "run", progress=False)
+    assert sorted(set(rows[rows["split"] == "test"]["step"])) == [0, 2, 4, 6, 10, 20]
+    assert sorted(set(rows[rows["split"] == "online"]["step"])) == list(range(2, 21, 2))

@@ -319,6 +319,13 @@ def test_modular_table_is_the_one_computed_by_hand(op, p):
     assert table_rows(Modular(op=op, p=p)) == list(map(list, modular_table(op, p)))
 
 
+@pytest.mark.parametrize("op, p", [("add", 67), ("divide", 10), ("subtract", 5)])
+def test_an_unordered_table_has_the_pairs_that_rise(op, p):
+    rows = table_rows(Modular(op=op, p=p, unordered=True))
+    assert rows == [[x, y, z] for x, y, z in modular_table(op, p) if x <= y]
+    assert p != 67 or len(rows) == 67 * 68 // 2
+
+
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_rows_share_a_form_exactly_if_they_are_mirrored_and_the_operation_commutes(op):
     for p in (*range(2, 25), 97, 113):
