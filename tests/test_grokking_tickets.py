@@ -22,9 +22,15 @@ from experiments import grokking_tickets as tickets
 NEVER = math.inf
 BUDGET = 1000
 TIMES = {  # arm -> (t_mem, t_gen), where every claim holds
-    tickets.DENSE: (100, 600), tickets.TICKET: (100, 110), tickets.MEMORIZED: (100, 500),
-    tickets.TRANSITION: (100, 300), tickets.RANDOM: (100, 700), tickets.L1: (100, 500), tickets.L2: (100, NEVER), tickets.FEW: (NEVER, NEVER),
-}  # fmt: skip
+    tickets.DENSE: (100, 600),
+    tickets.TICKET: (100, 110),
+    tickets.MEMORIZED: (100, 500),
+    tickets.TRANSITION: (100, 300),
+    tickets.RANDOM: (100, 700),
+    tickets.L1: (100, 500),
+    tickets.L2: (100, NEVER),
+    tickets.FEW: (NEVER, NEVER),
+}
 
 
 def rows(arm, times, **cell):
