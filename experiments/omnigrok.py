@@ -108,7 +108,8 @@ def simulate(config: Config) -> pd.DataFrame:
     answered, error = jax.device_get(jax.jit(lambda own: jax.lax.map(lambda one: train_student(**one), own))(own))
     rows = []
     for m, (arm, seed) in enumerate(members):
-        for r in np.unique(stops[arm], return_index=True)[1]:
+        seen = np.unique(stops[arm], return_index=True)[1]
+        for r in seen[-1:] if kinds[arm].held else seen:  # of those that are held only the end is looked at
             for i, part in enumerate((TRAIN, TEST)):
                 row = dict(arm=arm, seed=seed, step=stops[arm][r], split=part, difficulty=1, problems=PROBLEMS)
                 rows.append(row | dict(exact=answered[m, r, i], loss=float(f"{PROBLEMS * error[m, r, i]:.6g}")))
@@ -250,6 +251,8 @@ def figure(rows):
         figures.seeds_and_median(axes[2], final_losses(by_arm, part).T, color, part)
     axes[2].set(xscale="log", yscale="log", xlabel="norm / that of a plain start", ylabel="mean squared error",
                 title="students held at a norm: L and U")  # fmt: skip
+    axes[2].set_xticks(NORMS, [f"{norm:g}" for norm in NORMS], minor=False)
+    axes[2].set_xticks([], minor=True)
     for arm, color in ((SWOLLEN, figures.COLORS[0]), (PLAIN, figures.COLORS[1])):
         figures.accuracy_over_steps(axes[3], by_arm[arm], TEST, color, arm.removeprefix("digits, "))
         figures.accuracy_over_steps(axes[3], by_arm[arm], TRAIN, color, "", "--")
