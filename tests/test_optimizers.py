@@ -341,3 +341,21 @@ def test_lion_moves_every_weight_by_its_rate():
         want = -0.1 * (np.sign(0.9 * m + 0.1 * g) + 0.5 * w)
         np.testing.assert_allclose(run.step(gradient(t)["matrix"]), want, rtol=1e-5)
         m, w = 0.99 * m + 0.01 * g, w + want
+
+
+@pytest.mark.parametrize("mask", ["all", "matrices"])
+def test_decay_towards_the_start_is_decay_of_what_has_been_moved(mask):
+    """Of parameters that start at 0 it is plain decay; shifted by where they start, the same path."""
+    pull = jax.tree.map(lambda w: jnp.linspace(-1, 1, w.size).reshape(w.shape), PARAMS)
+    zeros = jax.tree.map(jnp.zeros_like, PARAMS)
+    common = dict(learning_rate=0.1, weight_decay=0.7, decay_mask=mask)
+    origin, start = AdamW(**common), AdamW(**common, decay_towards="start")
+    paths = []
+    for optimizer, params in ((origin, zeros), (start, PARAMS)):
+        init, update = optimizer.transformation(100)
+        first, state = params, init(params)
+        for _ in range(7):
+            updates, state = update(pull, state, params)
+            params = optax.apply_updates(params, updates)
+        paths.append(jax.tree.map(lambda w, w0: np.asarray(w - w0), params, first))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), *paths)
