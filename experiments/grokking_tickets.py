@@ -52,7 +52,7 @@ def base(scale: str, argv: list[str]) -> Config:
     return Config(
         task=Modular(op="add", p=67, unordered=True),
         split=Fraction(train_fraction=0.4, by="ordered"),  # each pair is in the table once
-        model=EmbeddingMLP(dimensions=500, hidden=48),
+        model=EmbeddingMLP(dimensions=500, units=48),
         loss=CrossEntropy("float64"),
         optimizer=AdamW(learning_rate=1e-3, b2=0.98, weight_decay=1.0),
         start=Ticket(steps=25_000, keep=0.4),

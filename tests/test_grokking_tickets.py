@@ -113,7 +113,7 @@ def test_the_arms_are_of_one_dense_run():
 
 
 def test_the_network_is_the_product_of_its_matrices_around_one_relu():
-    config = Config(task=Modular(p=5), model=EmbeddingMLP(dimensions=400, hidden=30))
+    config = Config(task=Modular(p=5), model=EmbeddingMLP(dimensions=400, units=30))
     config.check()
     params = jax.jit(lambda: train.init(config, 3).params)()
     matrices = [np.asarray(params[k], np.float64) for k in ("embedding", "input", "output", "unembedding")]

@@ -14,6 +14,7 @@ from e2h.config import Config
 from e2h.layouts import score
 from e2h.models import embed
 from e2h.models._initialisers import KERNELS
+from e2h.models.mlp import MLP
 from e2h.models.transformer import Transformer
 from e2h.positions.learned import Learned
 from e2h.registry import Refused
@@ -384,6 +385,17 @@ def test_logits_equal_plain_numpy(config):
     if config.layout.name == "query":
         want = np.take_along_axis(want, np.asarray(x.read_BxR)[..., None], 1)
     close(at_reads(forward(config, weights, x), x), at_reads(want, x), 1e-5)
+
+
+def test_an_mlp_of_numbers_reads_ids_as_shares_of_the_largest():
+    config = Config(task=Modular(p=5), model=MLP(hidden=(4, 6), numbers=True))
+    weights, x = case(config)
+    w = jax.tree.map(lambda a: np.asarray(a, np.float64), weights)
+    assert w["input"].shape == (2, 4)
+    h = np.asarray(x.tokens_BxLxC[:, :, 0]) / 4 @ w["input"]
+    for layer in (w["Dense_0"], w["Dense_1"]):
+        h = np.maximum(h, 0) @ layer["kernel"]
+    close(forward(config, weights, x), h[:, None], 1e-5)
 
 
 @pytest.mark.parametrize(

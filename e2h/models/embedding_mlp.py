@@ -19,7 +19,7 @@ class EmbeddingMLP(Model):
     """
 
     dimensions: int = setting(500, "of an embedding, and of what is read out", low=1)
-    hidden: int = setting(48, "units of the hidden layer", low=1)
+    units: int = setting(48, "units of the hidden layer", low=1)
 
     causal: ClassVar[bool] = False
 
@@ -41,7 +41,7 @@ class EmbeddingMLPNetwork(Network):
 
     @nn.compact
     def __call__(self, batch):
-        width, hidden = self.settings.dimensions, self.settings.hidden
+        width, hidden = self.settings.dimensions, self.settings.units
         start = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
 
         def matrix(name: str, inputs: int, outputs: int):
