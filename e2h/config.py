@@ -76,8 +76,9 @@ class Config(Component):
     checkpoint_every: int = how(5000, "steps between checkpoints; a multiple of record_every", low=1)
     measures: tuple[str, ...] = how((), "what else is measured at each evaluation")
     mapping: str = how("jit", "how devices share the work", choices=("jit", "pmap", "shard_map"))
-    shard: str = how("seeds", "what pmap or shard_map divides among devices", choices=("seeds", "batch"))
-    devices: int = how(1, "how many local devices pmap or shard_map uses", low=1)
+    shard: str = how("seeds", "what is divided among devices", choices=("seeds", "batch", "both"))
+    devices: int = how(1, "how many devices pmap or shard_map uses, over all processes", low=1)
+    batch_devices: int = how(2, "with --shard=both, how many of the devices share each member's batch", low=1)
     seeds_per_program: int = how(
         0, "members at once on a device, the rest after them; 0: one on a CPU, all on an accelerator", low=0
     )
@@ -127,10 +128,15 @@ class Config(Component):
             )
         if self.devices > 1 and self.mapping == "jit":
             raise Refused(f"--devices={self.devices} needs --mapping=pmap or --mapping=shard_map.")
-        if self.shard == "seeds" and len(grid.members(self)) % self.devices:
+        if self.shard == "both" and (self.mapping != "shard_map" or self.devices % self.batch_devices):
             raise Refused(
-                f"{len(grid.members(self))} members do not divide among --devices={self.devices}; use --shard=batch."
+                f"--shard=both needs --mapping=shard_map and --devices={self.devices} to be a multiple of "
+                f"--batch_devices={self.batch_devices}."
             )
+        share = {"seeds": 1, "both": self.batch_devices, "batch": self.devices}[self.shard]
+        if len(grid.members(self)) % (self.devices // share):
+            among = f"--devices={self.devices}" + (f", {share} to a member" if share > 1 else "")
+            raise Refused(f"{len(grid.members(self))} members do not divide among {among}; use --shard=batch.")
 
 
 def issubclass_of_component(kind) -> bool:

@@ -108,7 +108,16 @@ class Records:
 
 def read(directory: pathlib.Path) -> pd.DataFrame:
     """The rows of a run: one per (seed, step, split, difficulty), sums and counts as columns."""
-    return pd.DataFrame([json.loads(line) for line in _lines(pathlib.Path(directory) / "rows.jsonl")])
+    return parse(text(directory))
+
+
+def text(directory: pathlib.Path) -> str:
+    """The whole lines of a run's rows.jsonl."""
+    return "".join(_lines(pathlib.Path(directory) / "rows.jsonl"))
+
+
+def parse(text: str) -> pd.DataFrame:
+    return pd.DataFrame([json.loads(line) for line in text.splitlines()])
 
 
 def wall_seconds(directory: pathlib.Path) -> float:

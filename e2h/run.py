@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from e2h import evaluate, grid, parallel, records
+from e2h import evaluate, grid, hosts, parallel, records
 from e2h.checkpoint import Checkpoints
 from e2h.config import Config
 from e2h.records import Records
@@ -48,29 +48,46 @@ def run(config: Config, directory: pathlib.Path, label: str = "", progress: bool
     """
     config.check()
     parallel.check_devices(config)
-    directory, began = pathlib.Path(directory), time.time()
-    book = Records(directory, config)
-    with contextlib.closing(book), Checkpoints(directory / "checkpoints") as checkpoints, _sigterm() as asked_to_stop:
-        loop = _Loop(config, book, checkpoints, asked_to_stop, label, progress)
+    directory, began, opened = pathlib.Path(directory), time.time(), []
+    with contextlib.ExitStack() as open_, _sigterm() as asked_to_stop:
+        hosts.lead(lambda: opened.extend(_open(directory, config, open_)))
+        book, checkpoints = opened or (None, None)  # only of the process that leads
+        loop = _Loop(config, directory, book, checkpoints, asked_to_stop, label, progress and hosts.leads())
         try:
             loop.run()
         finally:
             loop.bar.close()
-            records.add_wall_seconds(directory, time.time() - began)
-    return records.read(directory)
+            if book:
+                records.add_wall_seconds(directory, time.time() - began)
+        hosts.lead(open_.close)  # waits for the last checkpoint
+    return records.parse(hosts.lead(lambda: records.text(directory)))
+
+
+def _open(directory: pathlib.Path, config: Config, open_: contextlib.ExitStack) -> tuple[Records, Checkpoints]:
+    book = Records(directory, config)
+    open_.callback(book.close)
+    return book, open_.enter_context(Checkpoints(directory / "checkpoints"))
 
 
 def trained(config: Config, directory: pathlib.Path) -> State:
     """The last saved state of a run, to look into what it learned: of the population, with a leading member axis.
 
+    Each process has all of it.
+
     Raises:
       Refused: if there is none, or it is of another config.
     """
-    with Checkpoints(pathlib.Path(directory) / "checkpoints") as checkpoints:
-        state, _ = checkpoints.restore(jax.eval_shape(lambda: parallel.init(config)))
-    if state is None:
-        raise Refused(f"{directory} holds no checkpoint.")
-    return state
+    found = []
+
+    def restore():
+        with Checkpoints(pathlib.Path(directory) / "checkpoints") as checkpoints:
+            state, _ = checkpoints.restore(parallel.shapes(config))
+        if state is None:
+            raise Refused(f"{directory} holds no checkpoint.")
+        found.append(state)
+
+    hosts.lead(restore)
+    return parallel.adopt(parallel.alone(config), *(found or (None,)))
 
 
 @contextlib.contextmanager
@@ -93,8 +110,9 @@ class _Loop:
     postfix = ""
     arrived = 0  # evaluations in a row at which `until` was reached
 
-    def __init__(self, config, book, checkpoints, asked_to_stop, label: str, progress: bool):
-        self.config, self.book, self.checkpoints, self.asked_to_stop = config, book, checkpoints, asked_to_stop
+    def __init__(self, config, directory, book, checkpoints, asked_to_stop, label: str, progress: bool):
+        self.config, self.directory, self.asked_to_stop = config, directory, asked_to_stop
+        self.book, self.checkpoints = book, checkpoints
         self.members, self.data = parallel.members(config), parallel.prepare(config)
         self.who = grid.members(config)
         self.chunk, self.last_good = parallel.chunk(config), "none"
@@ -109,12 +127,13 @@ class _Loop:
             every = self.config.record_every
             stop = min(step - step % every + every, self.config.steps)
             state, totals = self.chunk(self.data, self.members, state, stop)
-            self.record(stop, jax.device_get(totals))
+            self.record(stop, parallel.fetch(self.config, totals))
             self.bar.update(stop - step)
             step = stop
             if self.is_evaluated(step):
                 self.evaluate(step, state.params)
-            stopping = self.asked_to_stop() and not self.ended(step)  # asked once: it may come at any moment
+            asked = hosts.any_of(self.asked_to_stop())  # once: it may come at any moment, and to any process
+            stopping = asked and not self.ended(step)
             if step % self.config.checkpoint_every == 0 or self.ended(step) or stopping:
                 self.save(step, state)
             if stopping:
@@ -129,27 +148,43 @@ class _Loop:
 
     def begin(self):
         """The state to go on from; a fresh one is evaluated and saved at step 0."""
-        state, skipped = self.checkpoints.restore(jax.eval_shape(lambda: parallel.init(self.config)))
-        for sentence in skipped:
-            self.say(sentence)
-        if state is not None:
-            self.last_good = int(state.step)
-            self.book.require_rows(self.last_good)
-            self.book.resume(self.last_good)
-            self.halt_if_broken(~_finite(state.params), self.last_good)  # it may have been saved with --nohalt
-            for _, rows in records.read(self.book.directory).groupby("step"):
-                self.count_arrival(rows.to_dict("records"))
+        found = []
+        told = hosts.lead(lambda: self.take_up(found))
+        if told is not None:
+            self.last_good, self.arrived = told
+            state = parallel.adopt(self.config, *(found or (None,)))
+            params = parallel.fetch(self.config, state.params)
+            self.halt_if_broken(~_finite(params), self.last_good)  # it may have been saved with --nohalt
             return state
-        self.book.resume(-1)
         fresh = parallel.init(self.config)
         self.evaluate(0, fresh.params)
         self.save(0, fresh)
         return fresh
 
+    def take_up(self, found: list) -> tuple[int, int] | None:
+        """Finds the newest whole checkpoint, and what its rows say: (step, arrivals in a row), or None without one."""
+        state, skipped = self.checkpoints.restore(parallel.shapes(self.config))
+        for sentence in skipped:
+            self.say(sentence)
+        if state is None:
+            self.book.resume(-1)
+            return None
+        found.append(state)
+        step = int(state.step)
+        self.book.require_rows(step)
+        self.book.resume(step)
+        for _, rows in records.read(self.book.directory).groupby("step"):
+            self.count_arrival(rows.to_dict("records"))
+        return step, self.arrived
+
     def save(self, step: int, state) -> None:
+        params, opt_state = parallel.fetch(self.config, (state.params, state.opt_state))
+        hosts.lead(lambda: self.write(step, State(params, opt_state, np.int32(step))))
+        self.last_good = step
+
+    def write(self, step: int, state) -> None:
         self.book.secure()  # rows first: a checkpoint never stands without the rows up to it
         self.checkpoints.save(step, state)
-        self.last_good = step
 
     def record(self, step: int, totals) -> None:
         self.halt_if_broken(totals.broken_at < NEVER, np.minimum(totals.broken_at, step - 1) + 1)
@@ -157,7 +192,7 @@ class _Loop:
         for i, member in enumerate(self.who):
             score = jax.tree.map(lambda a, i=i: float(a[i]), totals.score)
             rows.append(self.row(member, step, "online", MIXTURE, score, {}))
-        self.book.append(rows)
+        hosts.lead(lambda: self.book.append(rows))
         exact = totals.score.exact.sum() / max(totals.score.problems.sum(), 1)
         self.bar.set_postfix_str(f"train {exact:.3f}{self.postfix}")
 
@@ -168,26 +203,26 @@ class _Loop:
             where = "".join(f", {name}={value:g}" for name, value in cell.items())
             raise Broken(
                 f"Not finite: seed {seed}{where} at step {at}. Last good checkpoint: step {self.last_good} in "
-                f"{self.checkpoints.directory}."
+                f"{self.directory.absolute() / 'checkpoints'}."
             )
 
     def evaluate(self, step: int, params) -> None:
         measured = {}
         if self.config.measures:
-            measured = jax.device_get(parallel.measure(self.config)(self.data, self.members, params, step))
+            measured = parallel.measure(self.config)(self.data, self.members, params, step)
+            measured = parallel.fetch(self.config, measured)
         rows = [
             self.row(member, step, "measured", MIXTURE, None, _columns(measured, i))
             for i, member in enumerate(self.who)
             if measured
         ]
         for part, capacity, difficulties in evaluate.sweeps(self.config):
-            cells = jax.device_get(
-                parallel.sweep(self.config, part, capacity)(self.data, self.members, params, difficulties)
-            )
+            cells = parallel.sweep(self.config, part, capacity)(self.data, self.members, params, difficulties)
+            cells = parallel.fetch(self.config, cells)
             if part not in self.config.split.unseen:  # far out, an overflow is an answer: a wrong one
                 self.halt_if_broken(~np.isfinite(cells.score.loss).all(1), step)
             rows += self.evaluated(step, part, difficulties, cells)
-        self.book.append(rows)
+        hosts.lead(lambda: self.book.append(rows))
         self.count_arrival(rows)
         seen = [r for r in rows if r["split"] == TEST]
         total = sum(r["problems"] for r in seen)

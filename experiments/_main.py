@@ -28,7 +28,7 @@ from typing import ClassVar, NamedTuple
 import pandas as pd
 
 import experiments
-from e2h import claims, config, figures, parallel, records
+from e2h import claims, config, figures, hosts, parallel, records
 from e2h.config import Config
 from e2h.registry import Component, Refused, setting
 from e2h.run import AGAIN, Broken, Stopped, run, trained
@@ -48,6 +48,12 @@ class Options(Component):
     results: str = setting(
         "auto", "where the outcome goes; auto: experiments/results, or runs if flags change anything"
     )
+    platform: str = setting("any", "refuse to run on anything else", choices=("any", "cpu", "gpu", "tpu"))
+    coordinator: str = setting(
+        "", "ADDRESS:PORT of process 0 of several; auto: what a TPU VM, SLURM or Open MPI says; SLURM needs no flag"
+    )
+    num_processes: int = setting(0, "how many processes share the run; 0: what the cluster says", low=0)
+    process_id: int = setting(-1, "which of them this is, from 0; -1: what the cluster says", low=-1)
 
     kind: ClassVar[str] = ""
 
@@ -74,6 +80,10 @@ def main(module) -> None:
         sys.exit(_say(error, AGAIN))
     except (Broken, OSError) as error:
         sys.exit(_say(error, 1))
+    except RuntimeError as error:  # of a collective that another process has left
+        if not hosts.several():
+            raise
+        sys.exit(_say(hosts.Lost(f"another process has gone, run all again: {str(error).splitlines()[0]}"), AGAIN))
 
 
 def _say(error: Exception, code: int) -> int:
@@ -89,12 +99,16 @@ def launch(module, argv: list[str]) -> pathlib.Path:
         raise Refused(f"--scale={scale!r} is not one of {', '.join(SCALES)}.")
     base = module.base(scale, argv)
     chosen, options = config.parse_all(argv, base, Options())
+    hosts.connect(options.coordinator, options.num_processes, options.process_id)
+    hosts.require(options.platform)
     outcome = _outcome(name, chosen == module.base(scale, argv[:1]), chosen, options)
     gathered = _gather(module, name, chosen, base, pathlib.Path(options.runs), outcome)
     kept = module.kept(gathered.rows) if hasattr(module, "kept") else gathered.rows
     rows = pd.read_csv(io.StringIO(_written(kept)))  # claims and figure are of what is stored, to its last digit
     command = shlex.join(["python", "-m", f"experiments.{name}", *argv[1:]])
     judged = claims.document(name, scale, command, gathered.digests, gathered.wall_s, list(module.claims(rows)))
+    if not hosts.leads():
+        return outcome
     write(module, outcome, rows, judged)
     print(f"\n{name} at scale {scale}, {judged['wall_s']} s on {judged['device']}")
     print(claims.table(judged))
@@ -115,11 +129,11 @@ class Gathered(NamedTuple):
 def _gather(module, name: str, chosen, base, runs: pathlib.Path, outcome: pathlib.Path) -> Gathered:
     """The rows of all arms, or of the simulation. Whatever can be refused is refused before anything is written."""
     if not isinstance(chosen, Config):
-        _check_writable(outcome)
+        hosts.lead(lambda: _check_writable(outcome))
         began = time.time()
         rows = module.simulate(chosen)
         return Gathered(rows, {name: config.digest(chosen)}, time.time() - began, ())
-    _check_writable(outcome)
+    hosts.lead(lambda: _check_writable(outcome))
     found = _run(module, _arms(module, chosen, base), runs / name)
     if hasattr(module, "then"):
         more = _run(module, module.then(chosen, found.rows), runs / name)
@@ -143,12 +157,12 @@ def _run(module, arms: dict[str, Config], runs: pathlib.Path) -> Gathered:
         parallel.check_devices(arm)
     digests = {arm: config.digest(c) for arm, c in arms.items()}
     directories = {arm: runs / digest for arm, digest in digests.items()}
-    for directory in directories.values():
-        _check_writable(directory)
+    hosts.lead(lambda: [_check_writable(directory) for directory in directories.values()])
     rows = [store(run(c, directories[arm], f"{runs.name} {arm}").assign(arm=arm)) for arm, c in arms.items()]
-    wall_s, began = sum(records.wall_seconds(d) for d in directories.values()), time.time()
+    wall_s = hosts.lead(lambda: sum(records.wall_seconds(d) for d in directories.values()))
+    began = time.time()
     if hasattr(module, "inspect"):
-        rows += [module.inspect(arm, c, trained(c, directories[arm])) for arm, c in arms.items()]
+        rows += [module.inspect(arm, parallel.alone(c), trained(c, directories[arm])) for arm, c in arms.items()]
     return Gathered(pd.concat(rows), digests, wall_s + time.time() - began, tuple(directories.values()))
 
 

@@ -101,7 +101,7 @@ def test_how_settings_are_the_known_ones():
     how = {name for name, field, _, _ in leaves(Config()) if field.metadata.get("in_digest") is False}
     assert how == {
         *("steps", "record_every", "evaluate_every", "evaluate_early", "checkpoint_every", "measures"),
-        *("mapping", "shard", "devices", "seeds_per_program", "halt", "until"),
+        *("mapping", "shard", "devices", "batch_devices", "seeds_per_program", "halt", "until"),
     }
 
 

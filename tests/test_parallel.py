@@ -47,6 +47,17 @@ def test_devices_that_share_the_batch_clip_the_gradients_of_all_its_problems(dev
 
 
 @CONFIGS
+@pytest.mark.parametrize("devices, batch_devices", [(8, 2), (6, 3)], ids=["4x2", "2x3"])
+def test_devices_that_share_seeds_and_batch_train_as_one_does(config, devices, batch_devices):
+    config = replace(config, seeds=4)
+    alone, (total,) = trained(config, 20)
+    sharing = replace(config, mapping="shard_map", shard="both", devices=devices, batch_devices=batch_devices)
+    shared, (total_shared,) = trained(sharing, 20)
+    chex.assert_trees_all_close(alone, shared, atol=1e-5, rtol=0)
+    chex.assert_trees_all_close(total, total_shared, rtol=1e-5)
+
+
+@CONFIGS
 def test_the_rows_of_a_device_are_those_rows_of_the_whole_batch(config):
     data, size = seed_of(prepare(config), 1), batches.size(config)
     rows = jax.jit(lambda row_B: batches.train_batch(config, data, 1, 7, row_B, 5, 6))
@@ -85,6 +96,9 @@ def test_more_devices_than_there_are_is_refused_and_leaves_nothing(tmp_path):
     [
         (dict(devices=2), "needs --mapping=pmap or --mapping=shard_map"),
         (dict(devices=2, mapping="pmap", seeds=3), "3 members do not divide among --devices=2"),
+        (dict(devices=4, mapping="shard_map", shard="both", seeds=3), "among --devices=4, 2 to a member"),
+        (dict(devices=5, mapping="shard_map", shard="both"), "--devices=5 to be a multiple of --batch_devices=2"),
+        (dict(devices=4, mapping="pmap", shard="both"), "--shard=both needs --mapping=shard_map"),
     ],
 )
 def test_devices_that_cannot_share_are_refused(settings, sentence):
