@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from e2h import hosts
 from e2h.registry import Refused
 
 logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax narrates every save
@@ -19,11 +20,15 @@ class Checkpoints:
 
     def __init__(self, directory: pathlib.Path, keep: int = 2):
         self.directory = directory.absolute()
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True, step_prefix=None)
+        # Of several processes the first alone opens checkpoints; Orbax would wait for the others.
+        only = ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0}) if hosts.several() else None
+        alone = {"multiprocessing_options": only} if only else {}
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=False, step_prefix=None, **alone)
         try:
+            self.directory.mkdir(parents=True, exist_ok=True)
             # The handler is named: else the first directory that is read, whole or not, settles how all are read.
             self.manager = ocp.CheckpointManager(
-                self.directory, None, options, item_handlers=ocp.StandardCheckpointHandler()
+                self.directory, None, options, item_handlers=ocp.StandardCheckpointHandler(**alone)
             )
         except OSError as error:
             raise Refused(f"Cannot keep checkpoints in {self.directory}: {error.strerror or error}.") from None
