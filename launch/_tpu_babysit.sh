@@ -72,24 +72,25 @@ obtain() {
   done
 }
 
-# Of the workers' states, the standard input: running, mixed, done, again or `exit CODE`.
+# Of the workers' states, the standard input: running; of those that have ended done, again or `exit CODE`; and while
+# others are running, the word mixed before that.
 judge() {
-  local states ended
+  local states ended verdict
   states=$(sed -n 's/^e2h-state: //p')
   ended=$(grep -vx running <<<"$states" | sort -u) || true
   if [[ -z $states ]]; then
     return 1
   elif [[ -z $ended ]]; then
-    echo running
-  elif grep -qx running <<<"$states"; then
-    echo mixed
+    verdict=running
   elif [[ $ended == "exit 0" ]]; then
-    echo "done"
+    verdict="done"
   elif grep -qxE 'exit (75|143)|dead|absent' <<<"$ended"; then # 75: saved and stopped; 143: before it could save
-    echo again
+    verdict=again
   else
-    grep -vx 'exit 0' <<<"$ended" | head -n 1
+    verdict=$(grep -vx 'exit 0' <<<"$ended" | head -n 1)
   fi
+  if [[ -n $ended ]] && grep -qx running <<<"$states"; then verdict="mixed $verdict"; fi
+  echo "$verdict"
 }
 
 look() { tpu_vm run_states | judge; }
@@ -110,10 +111,13 @@ watch() {
       continue
     fi
     case $verdict in
-      running) mixed=0 ;;
-      mixed) # a worker of several has ended: the others follow, or wait for it for ever
+      running | "mixed done") mixed=0 ;;
+      mixed\ *) # the others follow a worker that has ended early, or wait for it for ever
         mixed=$((mixed + 1))
-        if ((mixed == 2)); then tpu_vm stop || true; fi
+        ((mixed == 2)) || continue
+        verdict=${verdict#mixed }
+        tpu_vm stop || true
+        return
         ;;
       *) return ;;
     esac
@@ -123,7 +127,7 @@ watch() {
 attempt() {
   verdict=$(look 2>/dev/null) || verdict=absent
   case $verdict in
-    running | mixed) say "it is running already." ;;
+    running | mixed*) say "it is running already." ;;
     "done") return ;;
     *)
       verdict="setup failed"

@@ -91,6 +91,7 @@ restore() {
   mkdir "$runs/.restored"
   tar -xf "$runs/.$run.tar" -C "$runs/.restored"
   mv "$runs/.restored/$run" "$runs/$run"
+  rm -rf "$runs/.restored" "$runs/.$run.tar"
   say "restored $run from $bucket."
 }
 
@@ -145,11 +146,12 @@ stop() {
   alive "$1" || return 0
   read -r pid <"$runs/$1/pid"
   kill -TERM "$pid"
-  for _ in {1..1200}; do
+  for _ in {1..3000}; do
     alive "$1" || return 0
     sleep 0.1
   done
-  fail "$1 has not ended after two minutes."
+  say "$1 has not ended after five minutes: killing it."
+  kill -KILL -- "-$pid" # the supervisor leads its group
 }
 
 last_lines() { tail -n 5 "$runs/$1/log"; }

@@ -16,10 +16,10 @@ SBATCH OPTIONs have the form --option=value: --time=4:00:00, --partition=gpu, --
 where there is a network: E2H_JAX=cuda ./launch/setup.sh. `sbatch SBATCH OPTION... launch/slurm.sh EXPERIMENT ...` in
 the root of the repository does the same without the checks.
 
-Two minutes before its time is over (--signal=B:TERM@SECONDS for another notice), or when it is pre-empted, a job saves,
-ends with 75, and is queued again under its number, to continue; any other code ends it. With several tasks
-(--nodes, --ntasks) srun starts one process for each, and JAX reads from SLURM's variables which is which. A file
-slurm-NUMBER.out has what was printed. To end a job for good: scancel NUMBER.
+Two minutes before its time is over (--signal=B:TERM@SECONDS for another notice) a job saves, ends with 75, and is queued
+again under its number, to continue; any other code ends it. A pre-empted job is queued again by SLURM, and continues.
+With several tasks (--nodes, --ntasks) srun starts one process for each, and JAX reads from SLURM's variables which is
+which. A file slurm-NUMBER.out has what was printed. To end a job for good: scancel NUMBER.
 
     launch/slurm.sh --array=0-9 --time=1:00:00 --gres=gpu:1 grokking --seeds=1 --first_seed={i}
 END
@@ -32,8 +32,8 @@ refuse() {
 }
 
 python=.venv/bin/python
-again=75   # AGAIN in e2h/run.py
-most=1000  # times that a job is queued again: far more than any run needs
+again=75  # AGAIN in e2h/run.py
+most=1000 # times that a job is queued again: far more than any run needs
 
 check() {
   [[ -x $python ]] || refuse "There is no .venv here: E2H_JAX=cuda ./launch/setup.sh (or cpu, tpu) makes it."
@@ -65,6 +65,7 @@ submit() {
     shift
   done
   if [[ -n $lines ]]; then
+    [[ $lines == /* ]] || lines=$here/$lines
     [[ $# == 0 ]] || refuse "The experiments are those of $lines; there is no place for '$1'."
     [[ -r $lines && -s $lines ]] || refuse "There are no lines in $lines."
     count=$(grep -c '' "$lines")
@@ -95,11 +96,26 @@ tell() {
   fi
 }
 
+# A job that scancel ends is told in the same way, and saves, but is not to come back: then it is no longer running.
+queue_again() {
+  local state
+  state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T) || state=gone
+  if [[ $state != RUNNING ]]; then
+    say "job $SLURM_JOB_ID is $state: not queueing it again."
+  elif (($1 >= most)); then
+    say "job $SLURM_JOB_ID was queued again $most times: that is enough."
+  else
+    say "queueing job $SLURM_JOB_ID again."
+    scontrol requeue "$SLURM_JOB_ID"
+  fi
+}
+
 work() {
-  local task=${SLURM_ARRAY_TASK_ID:-} asked='' restarts=${SLURM_RESTART_COUNT:-0} child status
+  local task=${SLURM_ARRAY_TASK_ID:-} restarts=${SLURM_RESTART_COUNT:-0} asked='' told=0 child status
   cd "${SLURM_SUBMIT_DIR:-.}"
   words=("$@")
   if [[ ${1:-} == --lines=* ]]; then read_line "${1#*=}" "${task:?}"; fi
+  [[ -n $task || "${words[*]}" != *"{i}"* ]] || refuse "{i} is the number of an array's task: --array=0-9"
   words=("${words[@]//"{i}"/$task}")
   check "${words[@]}"
   words=("$python" -m "experiments.${words[0]}" "${words[@]:1}")
@@ -109,18 +125,14 @@ work() {
   child=$!
   trap tell TERM
   while wait "$child" && status=0 || status=$?; [[ -n $asked ]]; do asked='' && told=1; done # a signal interrupts wait
-  if ((status == again || status == 143 && ${told:-0})); then # 143: told before it could save
-    ((restarts < most)) || refuse "Queued again $most times: that is enough."
-    say "queueing job $SLURM_JOB_ID again."
-    scontrol requeue "$SLURM_JOB_ID"
-  fi
+  if ((status == again || status == 143 && told)); then queue_again "$restarts"; fi # 143: told before it could save
   exit "$status"
 }
 
 if [[ -n ${SLURM_JOB_ID:-} ]]; then
   work "$@"
 else
-  if [[ ${1:-} == -h || ${1:-} == --help ]]; then usage && exit; fi
+  here=$PWD
   CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
   submit "$@"
 fi

@@ -83,7 +83,7 @@ on_worker() {
 # gcloud, whose messages are seen at once and explained if it fails.
 explained() {
   local status=0
-  { "$@" 2>&1 >&3 | tee "$scratch/messages" >&2; } 3>&1 || status=$?
+  { "$@" 2>&1 >&3 3>&- | tee "$scratch/messages" >&2; } 3>&1 || status=$?
   if ((status)); then launch/_tpu_explain.sh "$type" "$version" "${where[@]}" <"$scratch/messages"; fi
 }
 
