@@ -5,6 +5,7 @@ set -euo pipefail
 
 options=("${@:2:$1}")
 words=("${@:$1 + 2}")
+answered=''  # whether gcloud has ever had an answer
 unanswered=0 # looks in a row to which gcloud had no answer
 quick=0      # attempts in a row that ended soon
 verdict=''
@@ -25,6 +26,7 @@ finish() {
 }
 
 no_answer() {
+  [[ -n $answered ]] || exit 1 # it has said why, and so will it the next time
   unanswered=$((unanswered + 1))
   if ((unanswered >= 30)); then
     say "no answer 30 times; the run may be going on, and is billed. The same command finds it again."
@@ -42,7 +44,7 @@ obtain() {
   local now status
   while true; do
     now=$(tpu_vm vm_state) || now=''
-    if [[ -n $now ]]; then unanswered=0; fi
+    if [[ -n $now ]]; then answered=1 && unanswered=0; fi
     case $now in
       READY) return ;;
       absent)

@@ -95,6 +95,9 @@ restore() {
   say "restored $run from $bucket."
 }
 
+# Worker 0 writes for all: TPU VMs are named after the number of the worker, and a single one may be named anyhow.
+first_worker() { [[ ! $(hostname) =~ -w-([0-9]+)$ || ${BASH_REMATCH[1]} == 0 ]]; }
+
 start() {
   local run=$1 bucket=$2 seconds=$3 other
   shift 3
@@ -106,6 +109,9 @@ start() {
   mkdir -p "$runs/$run"
   rm -f "$runs/$run/exit"
   echo "$(date -u +%FT%TZ) e2h $(cat "$home/.commit"): $*" >>"$runs/$run/log"
+  if [[ -n $bucket ]] && first_worker; then # better to hear now than after a pre-emption that nothing can be stored
+    store "$run" "$bucket" || fail "cannot write to $bucket: give the VM's service account the role Storage Object User."
+  fi
   setsid bash "$home/launch/_tpu_worker.sh" supervise "$run" "$bucket" "$seconds" "$@" \
     </dev/null >>"$runs/$run/log" 2>&1 &
   echo $! >"$runs/$run/pid"
@@ -115,9 +121,6 @@ start() {
   done
   say "started $run."
 }
-
-# Worker 0 writes for all: TPU VMs are named after the number of the worker, and a single one may be named anyhow.
-first_worker() { [[ ! $(hostname) =~ -w-([0-9]+)$ || ${BASH_REMATCH[1]} == 0 ]]; }
 
 supervise() {
   local run=$1 bucket=$2 seconds=$3 experiment=$4 child keeper='' asked='' status

@@ -145,8 +145,7 @@ status() {
   now=$(vm_state)
   if [[ -n $dry_run ]]; then echo "$now"; else echo "$name: $now"; fi
   if [[ -n $dry_run || $now == READY ]]; then
-    run_states
-    on_worker 0 last_lines "$id"
+    { run_states && on_worker 0 last_lines "$id"; } || say "There is no such run there."
   fi
 }
 
@@ -162,7 +161,7 @@ fetch() {
     act tar -xf "$to/$id.tar" -C "$to"
     act rm "$to/$id.tar"
   else
-    explained tpus tpu-vm scp --recurse "$name:e2h-runs/${id:-*}" "$to" --worker=0
+    explained tpus tpu-vm scp "$name:e2h-runs/${id:-*}" "$to" --recurse --worker=0
   fi
   if [[ -z $dry_run ]]; then say "fetched ${id:-all runs} to $to."; fi
 }
@@ -199,6 +198,8 @@ check() {
   [[ $id =~ ^([A-Za-z0-9][A-Za-z0-9._-]*)?$ ]] || refuse "A run's id is of letters, digits, '.', '_' and -, not '$id'."
   [[ $bucket =~ ^(gs://[a-z0-9][^[:space:]]*[^/[:space:]])?$ ]] || refuse "A bucket is gs://NAME, not '$bucket'."
   [[ $sync =~ ^[1-9][0-9]*$ ]] || refuse "--sync is a number of seconds, not '$sync'."
+  [[ $tries =~ ^[1-9][0-9]*$ && $quick =~ ^[0-9]+$ && $poll =~ ^[0-9]*\.?[0-9]+$ ]] ||
+    refuse "--tries, --quick and --poll are numbers, not '$tries', '$quick' and '$poll'."
   case $type in
     v6e-*) version=${version:-v2-alpha-tpuv6e} ;;
     v5p-*) version=${version:-v2-alpha-tpuv5} ;;
@@ -207,6 +208,16 @@ check() {
   esac
   [[ -n $version ]] || refuse "The types known here are v2-, v3-, v4-, v5litepod-, v5p- and v6e-SIZE; for '$type' say \
 its software, too: --version=VERSION"
+}
+
+# Before a VM is paid for that could not use it. An empty bucket is listed as an error, too.
+check_bucket() {
+  local root=${bucket#gs://} answer
+  root=gs://${root%%/*}
+  if ! answer=$(gcloud storage ls "$root" 2>&1) && [[ $answer != *"matched no objects"* ]]; then
+    echo "$answer" >&2
+    refuse "Cannot look into $root; to make it: gcloud storage buckets create $root --project=$project"
+  fi
 }
 
 check_words() {
@@ -263,6 +274,7 @@ CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 check
 check_words "$@"
 place
+if [[ -n $bucket && -z $dry_run && ($command == create || $command == babysit) ]]; then check_bucket; fi
 same=(--name="$name" "${where[@]:1}")
 if [[ -n $queued ]]; then same+=(--queued); fi
 

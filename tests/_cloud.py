@@ -28,8 +28,9 @@ case "$*" in
   "config get-value project") echo "${PROJECT-a-project}"; exit ;;
   "config get-value compute/zone") echo "${ZONE-a-zone}"; exit ;;
 esac
-if [[ -s $CLOUD/errors/$3-$4 ]]; then # what this command fails with, one line a time
-  message=$(head -n 1 "$CLOUD/errors/$3-$4") && sed -i 1d "$CLOUD/errors/$3-$4" && fail "$message"
+if [[ -s $CLOUD/errors/$3-$4 ]]; then # what each call fails with, if it does
+  message=$(head -n 1 "$CLOUD/errors/$3-$4") && sed -i 1d "$CLOUD/errors/$3-$4"
+  if [[ -n $message ]]; then fail "$message"; fi
 fi
 case "$1 $2 $3 $4" in
   "compute tpus tpu-vm create") log create; appear ;;
@@ -65,8 +66,12 @@ case "$1 $2 $3 $4" in
       esac
     done
     ;;
+  "storage ls gs://none"*) fail "gs://none not found: 404." ;;
   "storage ls "*) [[ -e $(local_path "$3") ]] || fail "One or more URLs matched no objects." ;;
-  "storage cp --quiet "*) mkdir -p "$(dirname "$(local_path "$5")")" && cp "$(local_path "$4")" "$(local_path "$5")" ;;
+  "storage cp --quiet "*)
+    case $5 in gs://read-only/*) fail "HTTPError 403" ;; esac
+    mkdir -p "$(dirname "$(local_path "$5")")" && cp "$(local_path "$4")" "$(local_path "$5")"
+    ;;
   *) fail "unknown: $*" ;;
 esac
 """

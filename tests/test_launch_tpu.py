@@ -122,9 +122,20 @@ class TestBabysit:
         assert cloud.launches() == 1
 
     def test_an_unreachable_cloud_is_not_asked_for_ever(self, cloud):
-        cloud.errors("tpu-vm-describe", *["Connection refused"] * 99)
+        cloud.errors("tpu-vm-describe", "", *["Connection refused"] * 99)
         result = cloud.babysit("one")
-        assert result.returncode == 1 and "no answer 30 times" in result.stderr and not cloud.told("events")
+        assert result.returncode == 1 and "no answer 30 times" in result.stderr and not cloud.launches()
+
+    def test_what_fails_at_once_ends_at_once(self, cloud):
+        cloud.errors("tpu-vm-describe", *["PERMISSION_DENIED: Permission denied on project"] * 99)
+        result = cloud.babysit("one")
+        assert result.returncode == 1 and result.stderr.count("TPU Admin") == 1 and not cloud.told("events")
+
+    def test_no_vm_is_made_for_a_bucket_that_is_not_there(self, cloud):
+        for command in (["babysit", "--bucket=gs://none/deep", "one"], ["create", "--bucket=gs://none"]):
+            result = cloud.run(*command)
+            assert result.returncode == 2 and "buckets create gs://none --project=a-project" in result.stderr
+        assert not cloud.told("events")
 
     def test_a_stopped_vm_is_left_to_its_owner(self, cloud):
         (cloud.cloud / "state").write_text("STOPPED\n")
@@ -142,7 +153,7 @@ class TestWorkers:
         assert cloud.babysit(BUCKET, "one", WORKERS="4").returncode == 0
         assert [cloud.launches(i) for i in range(4)] == [1, 1, 1, 1]
         uploads = [call for call in cloud.calls() if call[:2] == ["storage", "cp"] and call[-1].startswith("gs://")]
-        assert len(uploads) == 1 and "/vm/0/" in uploads[0][3]
+        assert len(uploads) == 2 and all("/vm/0/" in words[3] for words in uploads)  # at the start and at the end
 
     def test_all_begin_with_what_is_stored(self, cloud):
         cloud.plan("stored", 0)
@@ -195,6 +206,12 @@ class TestRun:
         log = ready.run("logs").stdout
         assert "launch 1" in log and "experiments.one" not in log.splitlines()[1] and "ended with 75" in log
 
+    def test_status_without_a_run_or_a_vm(self, ready):
+        assert ready.run("status").stdout == "e2h: READY\n"
+        ready.run("delete", "--yes")
+        result = ready.run("status")
+        assert (result.returncode, result.stdout) == (0, "e2h: absent\n")
+
     def test_a_tpu_serves_one_run_at_a_time(self, ready):
         ready.plan("waits")
         assert ready.run("run", "--run=mine", "one").returncode == 0
@@ -234,6 +251,10 @@ class TestRun:
         ready.stub(ready.cloud / "vm-bin/gcloud", "#!/bin/bash\necho 'HTTPError 403: no access' >&2\nexit 1\n")
         result = ready.run("run", "--run=mine", BUCKET, "one")
         assert result.returncode == 1 and "no access" in result.stderr and not ready.launches()
+
+    def test_a_bucket_that_cannot_be_written_stops_the_start(self, ready):
+        result = ready.run("run", "--bucket=gs://read-only", "one")
+        assert result.returncode == 1 and "Storage Object User" in result.stderr and not ready.launches()
 
     def test_fetch_brings_all_runs_or_one_from_the_vm_or_the_bucket(self, ready):
         for run in ("a", "b"):
@@ -279,9 +300,8 @@ class TestDryRun:
         arguments = (*self.PLACE, "--yes", BUCKET, "--spot", *words_of(command))
         printed = cloud.run(command, "--dry_run", *arguments).stdout
         cloud.run(command, *arguments)
-        really = [
-            call for call in cloud.calls() if "accelerator-types" not in call
-        ]  # asked to explain that there is no VM
+        asked = ("accelerator-types", "ls")  # about what there is, to explain a failure and before creating
+        really = [call for call in cloud.calls() if not set(asked) & set(call)]
         (cloud.cloud / "calls").unlink()
         subprocess.run(["bash", "-c", printed], env=cloud.environment, check=False, capture_output=True)
         assert really and cloud.calls() == really
@@ -315,6 +335,7 @@ class TestRefusals:
             (("run", "--run=../x", "one"), "'../x'"),
             (("run", "--bucket=b", "one"), "gs://NAME"),
             (("run", "--sync=soon", "one"), "'soon'"),
+            (("babysit", "--tries=few", "one"), "'few'"),
             (("run",), "Name an experiment"),
             (("babysit", "two"), "no experiment 'two'"),
             (("babysit", "benchmark"), "no experiment 'benchmark'"),
