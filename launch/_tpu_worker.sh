@@ -64,7 +64,7 @@ store() {
     find "$run" -not -path '*/checkpoints*' -not -name pid -not -name exit -print0
   } | tar --null --no-recursion --ignore-failed-read --warning=no-file-changed -cf "$packed" -C "$runs" -T - ||
     (($? == 1)) || return
-  gcloud storage cp --quiet "$packed" "$bucket/$run.tar"
+  gcloud storage cp "$packed" "$bucket/$run.tar" --quiet
 }
 
 keep_stored() {
@@ -86,7 +86,7 @@ restore() {
     say "nothing is stored of $run; it begins."
     return
   fi
-  gcloud storage cp --quiet "$bucket/$run.tar" "$runs/.$run.tar"
+  gcloud storage cp "$bucket/$run.tar" "$runs/.$run.tar" --quiet
   rm -rf "$runs/.restored"
   mkdir "$runs/.restored"
   tar -xf "$runs/.$run.tar" -C "$runs/.restored"

@@ -157,7 +157,7 @@ fetch() {
   act mkdir -p "$to"
   if [[ -n $bucket ]]; then
     [[ -n $id ]] || refuse "Say which run to fetch from the bucket: --run=RUN, or the experiment and its flags."
-    explained act gcloud storage cp --quiet "$bucket/$id.tar" "$to/$id.tar"
+    explained act gcloud storage cp "$bucket/$id.tar" "$to/$id.tar" --quiet
     act tar -xf "$to/$id.tar" -C "$to"
     act rm "$to/$id.tar"
   else
@@ -274,7 +274,7 @@ CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 check
 check_words "$@"
 place
-if [[ -n $bucket && -z $dry_run && ($command == create || $command == babysit) ]]; then check_bucket; fi
+if [[ -n $bucket && -z $dry_run && $command == create ]]; then check_bucket; fi
 same=(--name="$name" "${where[@]:1}")
 if [[ -n $queued ]]; then same+=(--queued); fi
 

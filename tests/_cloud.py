@@ -68,9 +68,9 @@ case "$1 $2 $3 $4" in
     ;;
   "storage ls gs://none"*) fail "gs://none not found: 404." ;;
   "storage ls "*) [[ -e $(local_path "$3") ]] || fail "One or more URLs matched no objects." ;;
-  "storage cp --quiet "*)
-    case $5 in gs://read-only/*) fail "HTTPError 403" ;; esac
-    mkdir -p "$(dirname "$(local_path "$5")")" && cp "$(local_path "$4")" "$(local_path "$5")"
+  "storage cp "*)
+    case $4 in gs://read-only/*) fail "HTTPError 403" ;; esac
+    mkdir -p "$(dirname "$(local_path "$4")")" && cp "$(local_path "$3")" "$(local_path "$4")"
     ;;
   *) fail "unknown: $*" ;;
 esac

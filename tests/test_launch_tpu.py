@@ -152,8 +152,8 @@ class TestWorkers:
     def test_all_run_and_the_first_stores(self, cloud):
         assert cloud.babysit(BUCKET, "one", WORKERS="4").returncode == 0
         assert [cloud.launches(i) for i in range(4)] == [1, 1, 1, 1]
-        uploads = [call for call in cloud.calls() if call[:2] == ["storage", "cp"] and call[-1].startswith("gs://")]
-        assert len(uploads) == 2 and all("/vm/0/" in words[3] for words in uploads)  # at the start and at the end
+        uploads = [call for call in cloud.calls() if call[:2] == ["storage", "cp"] and call[3].startswith("gs://")]
+        assert len(uploads) == 2 and all("/vm/0/" in words[2] for words in uploads)  # at the start and at the end
 
     def test_all_begin_with_what_is_stored(self, cloud):
         cloud.plan("stored", 0)
@@ -207,7 +207,8 @@ class TestRun:
         assert "launch 1" in log and "experiments.one" not in log.splitlines()[1] and "ended with 75" in log
 
     def test_status_without_a_run_or_a_vm(self, ready):
-        assert ready.run("status").stdout == "e2h: READY\n"
+        result = ready.run("status")
+        assert (result.returncode, result.stdout) == (0, "e2h: READY\n") and "no such run" in result.stderr
         ready.run("delete", "--yes")
         result = ready.run("status")
         assert (result.returncode, result.stdout) == (0, "e2h: absent\n")
