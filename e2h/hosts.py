@@ -5,8 +5,11 @@ write is told to the others. So the processes need no common file system, and no
 Alone, a process leads, and everything here is a plain call.
 """
 
+import contextlib
 import json
 import os
+import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +50,7 @@ def connect(coordinator: str, processes: int, number: int) -> None:
             raise Refused(
                 f"--coordinator={coordinator} takes ADDRESS:PORT, with --num_processes=N and --process_id in 0..N-1."
             )
+        _meet(coordinator, processes, number)
         given = dict(coordinator_address=coordinator, num_processes=processes, process_id=number)
     try:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -59,6 +63,49 @@ def connect(coordinator: str, processes: int, number: int) -> None:
     except (RuntimeError, ValueError) as error:  # of a port in use, of others that do not come, of no cluster
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise Refused(f"The processes could not meet at {coordinator or 'auto'}: {reason}") from None
+
+
+def _meet(coordinator: str, processes: int, number: int) -> None:
+    """Returns when all processes have come. JAX dies of a port in use, and of others that do not come.
+
+    Raises:
+      Refused: for an address that cannot be bound, or when somebody does not come in time.
+    """
+    host, _, port = coordinator.rpartition(":")
+    end = time.monotonic() + SECONDS
+    try:
+        if number == 0:
+            with (
+                contextlib.closing(socket.create_server(("", int(port)))) as listener,
+                contextlib.ExitStack() as guests,
+            ):
+                missing = set(range(1, processes))
+                while missing:
+                    listener.settimeout(max(0.01, end - time.monotonic()))
+                    guest = guests.enter_context(listener.accept()[0])
+                    guest.settimeout(5)
+                    missing.discard(int.from_bytes(guest.recv(4)))
+        else:
+            with _knock(host, int(port), end) as door:
+                door.sendall(number.to_bytes(4))
+                door.settimeout(max(0.01, end - time.monotonic()))
+                door.recv(1)  # which ends when process 0 goes on
+    except TimeoutError:
+        who = "process 0" if number else f"process {', '.join(map(str, sorted(missing)))}"
+        raise Refused(f"--coordinator={coordinator}: {who} did not come within {SECONDS} s.") from None
+    except (OSError, ValueError, OverflowError) as error:
+        raise Refused(f"--coordinator={coordinator}: {error}.") from None
+
+
+def _knock(host: str, port: int, end: float) -> socket.socket:
+    """A connection to process 0, which may not be there yet."""
+    while True:
+        try:
+            return socket.create_connection((host, port), timeout=5)
+        except (ConnectionError, TimeoutError):
+            if time.monotonic() > end:
+                raise TimeoutError from None
+            time.sleep(0.2)
 
 
 def require(platform: str) -> None:

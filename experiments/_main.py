@@ -83,7 +83,9 @@ def main(module) -> None:
     except RuntimeError as error:  # of a collective that another process has left
         if not hosts.several():
             raise
-        sys.exit(_say(hosts.Lost(f"another process has gone, run all again: {str(error).splitlines()[0]}"), AGAIN))
+        _say(hosts.Lost(f"another process has gone; run all of them again. {str(error).splitlines()[0]}"), AGAIN)
+        sys.stderr.flush()
+        os._exit(AGAIN)  # the usual way out would wait for the lost one, and then die of it
 
 
 def _say(error: Exception, code: int) -> int:
