@@ -20,6 +20,7 @@ from jax.experimental import multihost_utils
 from e2h.registry import Refused
 
 SECONDS = 50  # that processes wait for each other, at the start and at the end
+LOSSES = ("Gloo", "UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "CANCELLED")  # in what a collective then raises
 SILENCE = 30  # seconds without a sign of life after which a process counts as lost
 
 
@@ -122,6 +123,11 @@ def require(platform: str) -> None:
 
 def several() -> bool:
     return jax.process_count() > 1
+
+
+def tells_of_a_loss(error: Exception) -> bool:
+    """Whether it was raised since another process has gone. JAX has no type of its own for that."""
+    return several() and any(word in str(error) for word in LOSSES)
 
 
 def leads() -> bool:

@@ -80,8 +80,8 @@ def main(module) -> None:
         sys.exit(_say(error, AGAIN))
     except (Broken, OSError) as error:
         sys.exit(_say(error, 1))
-    except RuntimeError as error:  # of a collective that another process has left
-        if not hosts.several():
+    except (RuntimeError, ValueError) as error:
+        if not hosts.tells_of_a_loss(error):
             raise
         _say(hosts.Lost(f"another process has gone; run all of them again. {str(error).splitlines()[0]}"), AGAIN)
         sys.stderr.flush()

@@ -143,6 +143,7 @@ def test_a_process_that_loses_the_other_ends_soon_and_asks_to_be_run_again(tmp_p
             assert time.monotonic() - began < 100 and both[0].poll() is None, both[0].communicate()
             time.sleep(0.2)
         both[1].kill()
+        both[1].communicate()
         output, _ = both[0].communicate(timeout=60)
     assert both[0].returncode == 75 and "another process has gone" in output, output
 
