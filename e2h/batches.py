@@ -41,7 +41,8 @@ def difficulty(config: Config, step, row_B) -> jax.Array:
 
     It depends on the step alone: the seeds of a population share it, and a seed trained alone meets the same.
     """
-    known, key = config.split.difficulties(config.task, TRAIN), rng.stream(rng.POPULATION, "difficulty", step)
+    known, step = config.split.difficulties(config.task, TRAIN), config.split.drawn_at(step)
+    key = rng.stream(rng.POPULATION, "difficulty", step)
     if not config.curriculum.mixed:
         return config.curriculum.draw(key, step, known[0], known[-1], ())
     return config.curriculum.draw(key, step, known[0], known[-1], (size(config),))[jnp.minimum(row_B, size(config) - 1)]

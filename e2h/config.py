@@ -170,19 +170,27 @@ def identity(config: Component) -> dict[str, Any]:
 
 
 def _without_added(component: Component, data: dict[str, Any]) -> dict[str, Any]:
-    """`data` of a component without the settings that were added later and stand at their defaults."""
+    """`data` of a component without what changes no number of its parts, and without what was added later and stands
+    at its default."""
     for field, _ in registry.fields(type(component)):
         value = getattr(component, field.name)
         if field.metadata.get("added") and value == field.default:
             del data[field.name]
         elif isinstance(value, Component):
             _without_added(value, data[field.name])
+        elif component.kind and field.metadata.get("in_digest") is False:
+            del data[field.name]
     return data
 
 
 def digest(config: Component) -> str:
     """Twelve hex digits that name a run directory."""
-    return hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()[:12]
+    return hashed(identity(config))
+
+
+def hashed(data: dict[str, Any]) -> str:
+    """Twelve hex digits of plain JSON data."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def leaves(component: Component, prefix: str = ""):

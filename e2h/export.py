@@ -1,67 +1,87 @@
-"""Any task and its splits as a dataset on disk, for people who train elsewhere.
+"""Any task and its splits as a dataset on disk: for people who train elsewhere, and for `--split=exported`.
 
-    python -m e2h.export --task=addition --split=length --layout=causal --out=DIR [--format=jsonl]
+    python -m e2h.export --task=addition --split=length --out=DIR [--format=both] [--examples=50000]
 
 `tfds` writes array_record files that `tfds.builder_from_directory(DIR).as_data_source("train")` reads without
-TensorFlow; `jsonl` writes one text file per part.
+TensorFlow; `jsonl` writes one text file per part. A table is written whole. Of a task without end, `train` holds what
+the first training steps meet, and a test part what evaluation scores: `--test_size` problems of each difficulty.
 """
 
+import contextlib
 import dataclasses
-import importlib.util
-import json
 import pathlib
+import re
+import shutil
 import sys
+import uuid
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from e2h import batches, config, records
+from e2h import batches, config, dataset, records
 from e2h.config import Config
+from e2h.dataset import JSONL, TFDS
 from e2h.registry import Component, Refused, setting
 from e2h.splits import TRAIN
 from e2h.tasks import answer_words, prompt_words
+
+FORMATS = {TFDS: (TFDS,), JSONL: (JSONL,), "both": (TFDS, JSONL)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Options(Component):
     """What is written, and where."""
 
-    out: str = setting("", "the directory to write; it must not hold another dataset")
-    format: str = setting("tfds", "array_record files for TFDS, or JSON lines", choices=("tfds", "jsonl"))
-    train_size: int = setting(10_000, "training problems (a table gives all it has)", low=1)
+    out: str = setting("", "the directory to write; it must not hold anything else")
+    format: str = setting(TFDS, "array_record files for TFDS, JSON lines, or both", choices=FORMATS)
+    examples: int = setting(
+        10_000, "training problems, in whole steps (a table gives all it has)", low=1, high=10_000_000
+    )
 
     kind: ClassVar[str] = ""
 
 
-def examples(cfg: Config, part: str, train_size: int):
-    """Dictionaries of NumPy arrays and strings, one per problem of a part, as the config's first seed meets them."""
+def examples(cfg: Config, part: str, count: int):
+    """Records of a part, as the config's first seed meets them: dictionaries of NumPy arrays, strings, dictionaries.
+
+    `index` is a record's place: in training by steps, step x batch size + row; else, its number among the problems of
+    its part and difficulty. Places without a problem are left out. `problem` is what the layout started from, unpadded.
+    """
     whole_table = TRAIN in cfg.split.parts
-    blocks = _train_blocks(cfg, train_size) if part == TRAIN and not whole_table else _test_blocks(cfg, part)
-    for problems, batch, difficulty_B, complexity in map(jax.device_get, blocks):
+    blocks = _train_blocks(cfg, count) if part == TRAIN and not whole_table else _test_blocks(cfg, part)
+    for first, block in blocks:
+        problems, batch, difficulty_B, complexity = jax.device_get(block)
         for i in np.flatnonzero((batch.weight_BxR > 0).any(1)):
             problem, row, hard = (jax.tree.map(lambda a, i=i: a[i], x) for x in (problems, batch, complexity))
-            yield _example(cfg, problem, row, difficulty_B[i], hard)
+            yield _example(cfg, first + i, problem, row, difficulty_B[i], hard)
 
 
-def _example(cfg, problem, row, difficulty, complexity) -> dict:
+def _example(cfg: Config, index: int, x, row, difficulty, complexity) -> dict:
+    one_channel = cfg.task.channels == 1
     return {
-        "tokens": row.tokens_BxLxC,
+        "index": np.int32(index),
+        "tokens": row.tokens_BxLxC[:, 0] if one_channel else row.tokens_BxLxC,
         "length": row.length_B,
         "place": row.place_BxL,
         "read": row.read_BxR,
         "target": row.target_BxR,
         "mask": row.weight_BxR,
         "difficulty": np.int32(difficulty),
-        "complexity": np.array(complexity, np.int32),
-        "prompt": " ".join(prompt_words(cfg.task, problem)),
-        "answer": " ".join(answer_words(cfg.task, problem)),
+        "complexity": {name: np.int32(value) for name, value in complexity._asdict().items()},
+        "text": {"prompt": " ".join(prompt_words(cfg.task, x)), "answer": " ".join(answer_words(cfg.task, x))},
+        "problem": {
+            "prompt": x.prompt_PxC[: x.prompt_length],
+            "place": x.place_P[: x.prompt_length],
+            "answer": x.answer_A[: x.answer_length],
+            "at": x.at_A[: x.answer_length],
+        },
     }
 
 
-def _train_blocks(cfg: Config, train_size: int):
-    """What training steps 0, 1, 2, ... see, at least `train_size` problems."""
+def _train_blocks(cfg: Config, count: int):
+    """(index of the first, block) of training steps 0, 1, 2, ..., of at least `count` places."""
     seed, rows, capacity = jnp.int32(cfg.first_seed), jnp.arange(batches.size(cfg)), _capacity(cfg)
     data = jax.jit(lambda: cfg.split.prepare(cfg.task, seed))()
 
@@ -71,11 +91,11 @@ def _train_blocks(cfg: Config, train_size: int):
         problems, batch = batches.train_batch(cfg, data, seed, step, rows, difficulty, capacity)
         return problems, batch, jnp.broadcast_to(difficulty, rows.shape), jax.vmap(cfg.task.complexity)(problems)
 
-    return map(block, jnp.arange(-(-train_size // len(rows))))
+    return ((step * len(rows), block(jnp.int32(step))) for step in range(-(-count // len(rows))))
 
 
 def _test_blocks(cfg: Config, part: str):
-    """What evaluation scores."""
+    """(index of the first, block) of what evaluation scores."""
     seed, capacity = jnp.int32(cfg.first_seed), _capacity(cfg)
     data = jax.jit(lambda: cfg.split.prepare(cfg.task, seed))()
 
@@ -87,7 +107,7 @@ def _test_blocks(cfg: Config, part: str):
 
     for difficulty in cfg.split.difficulties(cfg.task, part):
         for i in range(cfg.split.blocks(cfg.task, part, cfg.test_size)):
-            yield block(jnp.int32(difficulty), jnp.int32(i))
+            yield i * cfg.test_size, block(jnp.int32(difficulty), jnp.int32(i))
 
 
 def _capacity(cfg: Config) -> int:
@@ -95,77 +115,69 @@ def _capacity(cfg: Config) -> int:
     return max(batches.capacities(cfg, part)[-1] for part in (TRAIN, *cfg.split.parts))
 
 
-def export(cfg: Config, options: Options) -> pathlib.Path:
-    """Writes every part of the split, and the config with its digest as metadata.
+def export(cfg: Config, options: Options) -> bool:
+    """Writes every part of the split, with the config that decides them and its digest as metadata: all or nothing.
+
+    Returns:
+      Whether anything was written; not if the directory holds this very dataset already.
 
     Raises:
-      Refused: if the directory is not empty or cannot be written, or the writer is not installed.
+      Refused: if the directory holds anything else or cannot be written, or the writer is not installed.
     """
     cfg.check()
     if cfg.grid:
         raise Refused("--grid has several splits or settings, and a dataset is of one: leave it out.")
-    directory = pathlib.Path(options.out)
+    if cfg.split.name == "exported":
+        raise Refused("--split=exported reads a dataset that is there already; name the split that made it.")
     if not options.out:
         raise Refused("--out names the directory to write.")
-    if options.format == "tfds" and not importlib.util.find_spec("tensorflow_datasets"):
-        raise Refused("The tfds format needs an extra: run ./launch/setup.sh tfds, or use --format=jsonl.")
+    directory = pathlib.Path(options.out).resolve()
+    about = dataset.describe(cfg, options.examples, FORMATS[options.format])
+    parts = {part: examples(cfg, part, options.examples) for part in (TRAIN, *cfg.split.parts)}
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        if any(directory.iterdir()):
-            raise Refused(f"{directory} is not empty; a dataset is never mixed with another.")
+        if _is_there(directory, about):
+            return False
+        if TFDS in about["formats"]:
+            dataset.require_tfds()
+        with _all_or_nothing(directory) as half:
+            dataset.write(half, parts, about)
     except OSError as error:
         raise Refused(f"Cannot write to {directory}: {error.strerror or error}.") from None
-    parts = dict.fromkeys((TRAIN, *cfg.split.parts))
-    metadata = {
-        "config": config.to_dict(cfg),
-        "digest": config.digest(cfg),
-        "vocabulary": cfg.layout.vocabulary(cfg.task),
-        "classes": cfg.layout.classes(cfg.task),
-    }
-    writer = {"tfds": _write_tfds, "jsonl": _write_jsonl}[options.format]
-    writer(directory, {part: examples(cfg, part, options.train_size) for part in parts}, metadata)
-    return directory
+    return True
 
 
-def _write_jsonl(directory: pathlib.Path, parts: dict, metadata: dict) -> None:
-    for part, rows in parts.items():
-        with (directory / f"{part}.jsonl").open("w") as file:
-            file.writelines(json.dumps({k: _plain(v) for k, v in row.items()}) + "\n" for row in rows)
-    records.write_atomically(directory / "metadata.json", json.dumps(metadata, indent=1))
+def _is_there(directory: pathlib.Path, about: dict) -> bool:
+    """Whether a directory holds the dataset. Refuses if it holds another, or what is none."""
+    if not directory.exists() or not any(directory.iterdir()):
+        return False
+    if not (directory / "metadata.json").exists():
+        raise Refused(f"{directory} is not empty; a dataset is never mixed with anything else.")
+    before = dataset.metadata(directory)
+    drift = next(records.differences(before["config"], about["config"]), None)
+    if not drift and not set(about["formats"]) <= set(before["formats"]):
+        drift = f"format={','.join(before['formats'])}, not {','.join(about['formats'])}"
+    if drift:
+        raise Refused(f"{directory} holds a dataset with {drift}; choose another directory.")
+    return True
 
 
-def _plain(value):
-    return value if isinstance(value, str) else np.asarray(value).tolist()
-
-
-def _write_tfds(directory: pathlib.Path, parts: dict, metadata: dict) -> None:
-    import tensorflow_datasets as tfds
-
-    rows = {part: list(found) for part, found in parts.items()}
-    rows = {part: found for part, found in rows.items() if found}
-    first = next(iter(rows.values()))[0]
-    features = {
-        k: tfds.features.Text() if isinstance(v, str) else tfds.features.Tensor(shape=v.shape, dtype=v.dtype)
-        for k, v in first.items()
-    }
-    info = tfds.core.DatasetInfo(
-        builder=tfds.core.DatasetIdentity(
-            name="e2h", version=tfds.core.Version("1.0.0"), data_dir=str(directory), module_name="e2h.export"
-        ),
-        features=tfds.features.FeaturesDict(features),
-        metadata=tfds.core.MetadataDict(metadata),
-    )
-    writer = tfds.core.SequentialWriter(info, max_examples_per_shard=100_000, file_format="array_record")
-    writer.initialize_splits(list(rows))
-    for part, found in rows.items():
-        writer.add_examples({part: found})
-    writer.close_all()
+@contextlib.contextmanager
+def _all_or_nothing(directory: pathlib.Path):
+    """A new directory beside the wanted one, which takes its name once all is written."""
+    half = directory.with_name(f"{directory.name}.half-{uuid.uuid4().hex[:8]}")
+    half.mkdir(parents=True)
+    try:
+        yield half
+        half.rename(directory)  # onto nothing or an empty directory; anything else is an OSError
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
 
 
 def main() -> None:
+    argv = [re.sub(r"^(--?)splits(?=[=.]|$)", r"\1split", word) for word in sys.argv]  # --splits is --split
     try:
-        base = config.fitting(sys.argv)
-        print(f"Written: {export(*config.parse_all(sys.argv, base, Options()))}")
+        cfg, options = config.parse_all(argv, config.fitting(argv), Options())
+        print(f"{'Written' if export(cfg, options) else 'Already there'}: {options.out}")
     except Refused as error:
         print(f"Refused: {error}", file=sys.stderr)
         sys.exit(2)

@@ -54,7 +54,7 @@ class Records:
                 before = json.loads(path.read_text())["identity"]
             except (ValueError, KeyError):
                 raise Refused(f"{path} is damaged; remove {self.directory} or choose another.") from None
-            drift = next(_differences(before, now), None)
+            drift = next(differences(before, now), None)
             if drift:
                 raise Refused(f"{self.directory} holds a run with {drift}; choose another directory.")
         write_atomically(path, json.dumps({"identity": now, "config": configs.to_dict(self.config)}, indent=1))
@@ -211,10 +211,11 @@ def _step(path: pathlib.Path, number: int, line: str) -> int:
         raise Refused(f"{path}, line {number}, is damaged; remove {path.parent} to begin anew.") from None
 
 
-def _differences(before: dict, now: dict, prefix: str = ""):
+def differences(before: dict, now: dict, prefix: str = ""):
+    """`name=old, not new` for each setting in which two identities differ."""
     for name in dict.fromkeys([*before, *now]):
         old, new = before.get(name, "nothing"), now.get(name, "nothing")
         if isinstance(old, dict) and isinstance(new, dict):
-            yield from _differences(old, new, f"{prefix}{name}.")
+            yield from differences(old, new, f"{prefix}{name}.")
         elif old != new:
             yield f"{prefix}{name}={old}, not {new}".replace(".name=", "=")

@@ -1,6 +1,7 @@
 """Exported datasets hold what training and evaluation meet, and are read without TensorFlow."""
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from e2h import config, registry
-from e2h.export import Options, export
+from e2h import config, dataset, export, records, registry
+from e2h.export import Options
 from e2h.registry import Refused
 
 SMALL = {  # splits shrunk so that an export takes a moment
@@ -17,63 +18,265 @@ SMALL = {  # splits shrunk so that an export takes a moment
     "length": ["--split.train_max=4", "--split.test_max=6"],
     "complexity": ["--split.train_max=2", "--split.test_max=3"],
 }
+PART = {"test": "test_in_distribution"}
 
 
-def small(task: str) -> config.Config:
-    argv = ["export", f"--task={task}", "--test_size=16", "--batch_size=16"]
-    argv += {"modular": ["--task.p=5"], "permutation": ["--task.n=3"]}.get(task, [])
+def small(task: str, *flags: str) -> config.Config:
+    argv = ["export", f"--task={task}", "--test_size=16", "--batch_size=16", *flags]
+    argv += {"modular": ["--task.p=5"], "permutation": ["--task.n=3"], "group_words": ["--task.n=3"]}.get(task, [])
     base = config.fitting(argv)
     return config.parse(argv + SMALL[base.split.name], base)
 
 
-@pytest.mark.parametrize("task", registry.names("task"))
-def test_every_task_is_exported_with_right_answers(task, tmp_path):
-    cfg = small(task)
-    export(cfg, Options(out=str(tmp_path / "data"), format="jsonl", train_size=32))
+def written(cfg, directory, form="both", examples=32):
+    assert export.export(cfg, Options(out=str(directory), format=form, examples=examples))
+    return directory
+
+
+def lines(directory, part):
+    return [json.loads(line) for line in (directory / f"{PART.get(part, part)}.jsonl").read_text().splitlines()]
+
+
+def contents(directory):
+    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+def plain(value):
+    """A record of TFDS as JSON would have it."""
+    if isinstance(value, dict):
+        return {name: plain(inner) for name, inner in value.items()}
+    return value.decode() if isinstance(value, bytes) else np.asarray(value).tolist()
+
+
+@pytest.fixture(scope="module", params=registry.names("task"))
+def exported(request, tmp_path_factory):
+    """(config, directory) of every task in both forms."""
+    cfg = small(request.param)
+    return cfg, written(cfg, tmp_path_factory.mktemp("export") / "data")
+
+
+def test_every_answer_is_the_oracles_and_every_difficulty_is_of_its_part(exported):
+    cfg, directory = exported
     for part in {"train", *cfg.split.parts}:
-        rows = [json.loads(line) for line in (tmp_path / "data" / f"{part}.jsonl").read_text().splitlines()]
+        rows = lines(directory, part)
         assert rows
         for row in rows:
-            assert cfg.task.oracle(row["prompt"].split()) == row["answer"].split()
+            assert cfg.task.oracle(row["text"]["prompt"].split()) == row["text"]["answer"].split()
             assert row["difficulty"] in cfg.split.difficulties(cfg.task, part)
 
 
-def test_train_and_test_parts_share_no_problem(tmp_path):
-    cfg = small("parity")
-    export(cfg, Options(out=str(tmp_path), format="jsonl", train_size=200))
-    lines = {part: (tmp_path / f"{part}.jsonl").read_text().splitlines() for part in ("train", "test")}
-    train, test = ({json.loads(line)["prompt"] for line in lines[part]} for part in ("train", "test"))
-    assert train and test and not train & test
+def test_tokens_targets_and_mask_say_what_the_text_says(exported):
+    cfg, directory = exported
+    about = json.loads((directory / "metadata.json").read_text())
+    for row in lines(directory, "train"):
+        prompt, answer = row["text"]["prompt"].split(), row["text"]["answer"].split()
+        tokens = [t if isinstance(t, list) else [t] for t in row["tokens"][: row["length"]]]
+        said = ["".join(about["vocabulary"][t] for t in token if t >= 0) for token in tokens]
+        assert said[: len(prompt)] == prompt
+        asked = [about["classes"][t] for t, m in zip(row["target"], row["mask"], strict=True) if m]
+        assert asked == answer + ["<end>"] * (cfg.layout.name == "causal")
+        assert all(0 <= at < row["length"] for at, m in zip(row["read"], row["mask"], strict=True) if m)
+        assert row["complexity"]["length"] == len(prompt) and row["complexity"].keys() > {"computation"}
 
 
-def test_tfds_reads_the_same_rows_as_json_lines(tmp_path):
-    cfg = small("parity")
-    export(cfg, Options(out=str(tmp_path / "tfds"), train_size=32))
-    export(cfg, Options(out=str(tmp_path / "text"), format="jsonl", train_size=32))
-    builder = tfds.builder_from_directory(str(tmp_path / "tfds"))
-    assert builder.info.metadata["digest"] == config.digest(cfg)
-    found = sorted((row["prompt"].decode(), row["tokens"].tolist()) for row in builder.as_data_source("test_length"))
-    lines = (tmp_path / "text" / "test_length.jsonl").read_text().splitlines()
-    assert found == sorted((row["prompt"], row["tokens"]) for row in map(json.loads, lines))
-    assert found and np.isfinite([row["mask"] for row in builder.as_data_source("train")]).all()
-    assert "tensorflow" not in sys.modules
+def test_no_prompt_of_training_is_in_a_test_part_and_no_place_is_taken_twice(exported):
+    cfg, directory = exported
+    train = {row["text"]["prompt"] for row in lines(directory, "train")}
+    for part in set(cfg.split.parts) - {"train"}:
+        rows = lines(directory, part)
+        assert not train & {row["text"]["prompt"] for row in rows}
+        assert len({(row["difficulty"], row["index"]) for row in rows}) == len(rows)
 
 
-def test_a_directory_that_holds_something_is_refused(tmp_path):
-    (tmp_path / "old").write_text("")
-    with pytest.raises(Refused, match="not empty"):
-        export(small("parity"), Options(out=str(tmp_path), format="jsonl"))
+def test_tfds_reads_the_records_of_the_json_lines(exported):
+    cfg, directory = exported
+    builder = tfds.builder_from_directory(str(directory))
+    names = {PART.get(part, part) for part in ("train", *cfg.split.parts)}
+    assert set(builder.info.splits) == names and "test_in_distribution" in names
+    for name in names:
+        assert list(map(plain, builder.as_data_source(name))) == lines(directory, name)
+    about = json.loads((directory / "metadata.json").read_text())
+    assert builder.info.metadata == about and about["config"]["task"]["name"] == cfg.task.name
+    assert about["digest"] == config.hashed(about["config"]) and about["seed"] == 0 and "e2h" in about["versions"]
 
 
-def test_the_command_line_refuses_with_exit_code_2():
-    done = subprocess.run(
-        [sys.executable, "-m", "e2h.export", "--task=parity"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2 and "--out" in done.stderr
+def test_the_flags_in_the_metadata_write_the_same_dataset(exported):
+    _, directory = exported
+    flags = ["export", *json.loads((directory / "metadata.json").read_text())["flags"]]
+    cfg, options = config.parse_all(flags, config.fitting(flags), Options())
+    assert not export.export(cfg, Options(out=str(directory), examples=options.examples))
+
+
+def test_sums_in_another_order_are_not_trained_on_either(tmp_path):
+    cfg = small("addition", "--split.train_max=1", "--split.test_max=2")
+    written(cfg, tmp_path / "data", "jsonl", examples=500)
+    pairs = {
+        part: {frozenset(row["text"]["prompt"].replace(" ", "").split("+")) for row in lines(tmp_path / "data", part)}
+        for part in ("train", "test")
+    }
+    assert len(pairs["train"]) > 30 and pairs["test"] and not pairs["train"] & pairs["test"]
+
+
+def test_a_table_is_whole_and_a_task_without_end_gives_what_is_asked_for(tmp_path):
+    written(small("modular"), tmp_path / "table", "jsonl", examples=1)
+    rows = [row["text"]["prompt"] for part in ("train", "test") for row in lines(tmp_path / "table", part)]
+    assert sorted(rows) == sorted(f"{x} {y}" for x in range(5) for y in range(5))
+    for count in (16, 17, 64):
+        written(small("parity"), tmp_path / str(count), "jsonl", examples=count)
+        places = {row["index"] for row in lines(tmp_path / str(count), "train")}
+        most = -(-count // 16) * 16
+        assert max(places) < most and len(places) > 0.8 * most  # some draws find no training problem
+
+
+@pytest.mark.parametrize("form", ["tfds", "jsonl", "both"])
+def test_the_same_dataset_is_not_written_again_and_another_is_refused_by_name(tmp_path, form):
+    directory = written(small("parity"), tmp_path / "data", form)
+    before = contents(directory)
+    again = Options(out=str(directory), format=form, examples=32)
+    assert not export.export(small("parity"), again)
+    assert not export.export(small("parity", "--optimizer.learning_rate=0.5"), again)  # no record depends on it
+    for flag, drift in {
+        "--first_seed=1": "seed=0, not 1",
+        "--split.held_out=0.25": r"split\.held_out=0\.125, not 0\.25",
+        "--batch_size=8": "batch_size=16, not 8",
+        "--layout=query": "layout=causal, not query",
+    }.items():
+        with pytest.raises(Refused, match=f"holds a dataset with {drift}"):
+            export.export(small("parity", flag), again)
+    with pytest.raises(Refused, match="examples=32, not 33"):
+        export.export(small("parity"), Options(out=str(directory), format=form, examples=33))
+    if form != "both":
+        with pytest.raises(Refused, match=f"format={form}, not "):
+            export.export(small("parity"), Options(out=str(directory), format="both", examples=32))
+    assert contents(directory) == before and list(tmp_path.iterdir()) == [directory]
+
+
+def test_a_directory_that_holds_something_else_is_refused_and_an_empty_one_is_taken(tmp_path):
+    (tmp_path / "empty").mkdir()
+    written(small("parity"), tmp_path / "empty", "jsonl")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "old").write_text("")
+    (tmp_path / "file").write_text("")
+    for name, sentence in {"other": "not empty", "file": "Cannot write", "file/below": "Cannot write"}.items():
+        with pytest.raises(Refused, match=sentence):
+            export.export(small("parity"), Options(out=str(tmp_path / name), format="jsonl"))
+    assert {p.name for p in tmp_path.iterdir()} == {"empty", "other", "file"}
+
+
+def test_metadata_that_were_changed_by_hand_are_refused(tmp_path):
+    directory = written(small("parity"), tmp_path / "data", "jsonl")
+    path = directory / "metadata.json"
+    path.write_text(path.read_text().replace('"test_size": 16', '"test_size": 17'))
+    with pytest.raises(Refused, match="damaged"):
+        dataset.metadata(directory)
+    with pytest.raises(Refused, match="damaged"):
+        export.export(small("parity"), Options(out=str(directory), format="jsonl"))
+
+
+@pytest.mark.parametrize("record", [0, 5, 40])
+def test_an_interrupted_export_leaves_nothing(tmp_path, monkeypatch, record):
+    real, seen = export._example, []
+
+    def interrupted(*args):
+        seen.append(args)
+        if len(seen) > record:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(export, "_example", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export.export(small("parity"), Options(out=str(tmp_path / "data"), format="both", examples=32))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("form", ["tfds", "jsonl"])
+def test_a_killed_export_leaves_nothing_that_reads_as_a_dataset(tmp_path, form):
+    killed = """if True:
+        import os, runpy, signal, sys
+        from e2h import dataset
+        def killing(rows):
+            for i, row in enumerate(rows):
+                if i == 20:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield row
+        write = dataset.write
+        dataset.write = lambda half, parts, about: write(half, {k: killing(v) for k, v in parts.items()}, about)
+        runpy.run_module("e2h.export", run_name="__main__")
+    """
+    flags = [f"--{name}" for name in config.to_flags(small("parity"))]
+    flags = [flag.replace("----", "--") for flag in flags]
+    command = [sys.executable, "-c", killed, *flags, f"--out={tmp_path}/data", f"--format={form}"]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == -9
+    (half,) = tmp_path.iterdir()
+    assert half.name.startswith("data.half-") and list(half.iterdir())
+    with pytest.raises(Refused, match="holds no dataset"):
+        dataset.metadata(half)
+    with pytest.raises(tfds.core.DatasetNotFoundError):
+        tfds.builder_from_directory(str(half))
+    assert export.export(small("parity"), Options(out=str(tmp_path / "data"), format=form, examples=32))
+
+
+def test_written_and_read_with_no_tensorflow(tmp_path):
+    program = """if True:
+        import runpy, sys
+        runpy.run_module("e2h.export", run_name="__main__")
+        import tensorflow_datasets as tfds
+        builder = tfds.builder_from_directory(sys.argv[-1].removeprefix("--out="))
+        for name in ("train", "test_in_distribution", "test_length"):
+            source = builder.as_data_source(name)
+            assert len(source) and {"tokens", "mask", "complexity", "text"} <= source[0].keys()
+        assert "tensorflow" not in sys.modules
+    """
+    flags = "--task=addition --splits=length --splits.train_max=2 --splits.test_max=3 --test_size=8 --examples=200"
+    command = [sys.executable, "-c", program, *flags.split(), f"--out={tmp_path}/data"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout == f"Written: {tmp_path}/data\n", done.stderr
+
+
+def test_the_tfds_format_without_its_packages_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(Refused, match="needs the extra tfds: run ./launch/setup.sh tfds"):
+        export.export(small("parity"), Options(out=str(tmp_path / "data")))
+    assert not list(tmp_path.iterdir())
+    extras = (pathlib.Path(__file__).parent.parent / "pyproject.toml").read_text()
+    assert "\ntfds = [" in extras
+
+
+@pytest.mark.parametrize(
+    "flags, sentence",
+    [
+        ([], "--out names"),
+        (["--examples=0"], "examples=0 is out of range: it takes 1 to 10000000"),
+        (["--examples=10000001"], "out of range"),
+        (["--format=csv"], "not one of tfds, jsonl, both"),
+        (["--splits=lenght"], "did you mean 'length'"),
+        (["--grid=split.held_out=0.3:0.5", "--out=x"], "Refused: "),
+        (["--split=exported", "--out=x"], "Refused: "),
+    ],
+)
+def test_the_command_line_refuses_before_anything_is_written(flags, sentence, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["export", "--task=parity", *flags])
+    with pytest.raises(SystemExit) as stop:
+        export.main()
+    assert stop.value.code == 2 and sentence in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_grid_is_refused_and_nothing_is_written(tmp_path):
     cfg = config.parse(["export", "--grid=split.train_fraction=0.3:0.5"], small("modular"))
     with pytest.raises(Refused, match="a dataset is of one"):
-        export(cfg, Options(out=str(tmp_path / "data"), format="jsonl"))
+        export.export(cfg, Options(out=str(tmp_path / "data"), format="jsonl"))
     assert not (tmp_path / "data").exists()
+
+
+def test_the_digest_is_that_of_the_settings_that_records_depend_on():
+    def digest(*flags, task="parity", examples=32):
+        return dataset.describe(small(task, *flags), examples, ("jsonl",))["digest"]
+
+    for flag in ("--model.width=64", "--loss=mse", "--seeds=2", "--steps=7", "--precision=default", "--buckets=1"):
+        assert digest(flag) == digest()
+    for flag in ("--first_seed=1", "--batch_size=8", "--test_size=8", "--curriculum=fixed", "--layout=query"):
+        assert digest(flag) != digest()
+    assert digest("--batch_size=8", task="modular") == digest(task="modular") == digest(task="modular", examples=7)
+    assert records.differences({"a": {"b": 1}}, {"a": {"b": 2}})

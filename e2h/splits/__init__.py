@@ -36,6 +36,10 @@ class Split(Component):
         del task, seed
         return ()
 
+    def drawn_at(self, step):
+        """The step whose difficulty and problems training meets at `step`: a split of finitely many begins again."""
+        return step
+
     @abc.abstractmethod
     def train(self, task, data, seed, step, row_B, batch_size: int, difficulty, capacity: int) -> tuple[Problem, Any]:
         """Problems number `row_B` (int32 [B]) of the `batch_size` of a training step, stacked, and a weight for each.

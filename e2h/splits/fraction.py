@@ -99,9 +99,7 @@ class Fraction(Split):
         size = self._step_size(n, batch_size)
         at_B = jnp.minimum(row_B, size - 1)
         if "trained" in data or size < n:
-            epoch, batch = jnp.divmod(step, n // size)
-            order_N = _order(rng.stream(seed, "order", epoch), n, task.size)
-            at_B = order_N[batch * size + at_B]
+            at_B = in_epochs(seed, step, at_B, n, size, task.size)
         return self._problems(task, data, data["row_N"][at_B], TRAIN), (row_B < size).astype(jnp.float32)
 
     def test(self, task, data, seed, part, block, size, difficulty, capacity):
@@ -135,6 +133,12 @@ class Fraction(Split):
             return min(most, max(1, math.ceil(self.batch_fraction * n - MARGIN)))
         share = jnp.ceil(self.batch_fraction * n.astype(jnp.float32) - MARGIN)
         return jnp.minimum(most, jnp.maximum(1, share.astype(jnp.int32)))
+
+
+def in_epochs(seed, step, at_B, n, size, most: int) -> jax.Array:
+    """Which of `n` training rows (at most `most`; n may be traced) the places `at_B` of a step of `size` hold."""
+    epoch, batch = jnp.divmod(step, n // size)
+    return _order(rng.stream(seed, "order", epoch), n, most)[batch * size + at_B]
 
 
 def _floor(share, count):
