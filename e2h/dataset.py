@@ -150,8 +150,7 @@ def _write_tfds(directory: pathlib.Path, parts: dict, first: dict, about: dict) 
     )
     writer = tfds.core.SequentialWriter(info, max_examples_per_shard=SHARD, file_format="array_record")
     writer.initialize_splits(list(parts))
-    for name in WRITTEN_EARLY:  # and again when all is written: until then this reads as no dataset
+    for name in WRITTEN_EARLY:  # and again after the records: until then this reads as no dataset
         (directory / name).unlink(missing_ok=True)
-    for part, rows in parts.items():
-        writer.add_examples({part: rows})
+    writer.add_examples(parts)
     writer.close_all()
