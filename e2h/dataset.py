@@ -102,7 +102,8 @@ def read(directory, part: str) -> list[dict]:
     directory, name = pathlib.Path(directory), PUBLISHED.get(part, part)
     if JSONL in metadata(directory)["formats"]:
         path = directory / f"{name}.jsonl"
-        return [_arrays(json.loads(line)) for line in path.open()] if path.exists() else []
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [_arrays(json.loads(line)) for line in lines]
     require_tfds()
     import tensorflow_datasets as tfds
 

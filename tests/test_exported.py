@@ -38,13 +38,17 @@ CONFIGS = {
     "growing": replace(LENGTH, curriculum=Growing()),
     "causal": Config(
         task=Addition(reverse=True),
-        split=Length(train_max=3, test_max=5),
+        split=Length(train_max=2, test_max=3),
         layout=Causal(),
         model=Transformer(causal=True),
         **SMALL,
     ),
     "two channels": Config(
-        task=PointerChasing(names=7, flags=3), split=Complexity(train_max=2, test_max=3), layout=Tagging(), **SMALL
+        task=PointerChasing(names=7, flags=3),
+        split=Complexity(train_max=2, test_max=3),
+        layout=Tagging(),
+        model=Transformer(causal=False),
+        **SMALL,
     ),
 }
 
@@ -75,8 +79,7 @@ def rows_of(cfg, directory):
     return run.run(cfg, directory, progress=False)
 
 
-@pytest.mark.parametrize("form", ["tfds", "jsonl"])
-@pytest.mark.parametrize("name", ["table", "length"])
+@pytest.mark.parametrize("name, form", [("table", "jsonl"), ("length", "tfds")])
 def test_a_run_on_the_dataset_has_the_rows_of_a_run_on_its_split(exported, tmp_path, name, form):
     alone = dict(seeds=1, steps=STEPS)
     straight = rows_of(replace(CONFIGS[name], **alone), tmp_path / "split")
@@ -127,7 +130,7 @@ def assert_same(found, wanted):
             np.testing.assert_array_equal(ours[i, asked], theirs[i, asked])
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", ["corrupted", "growing", "causal", "two channels"])
 def test_every_step_and_every_block_is_the_same(exported, name):
     cfg, ours = CONFIGS[name], exported(name)
     (train, test), (our_train, our_test) = meets(cfg), meets(ours)
