@@ -97,6 +97,14 @@ def test_digest_changes_with_exactly_the_settings_that_change_a_step(line, name,
     assert (digest(changed) != digest(config)) == counts
 
 
+def test_inside_a_component_too_a_setting_may_be_left_out_of_the_digest():
+    here, there, other = (
+        config_of("--split=exported", *flags)
+        for flags in (["--split.digest=a"], ["--split.digest=a", "--split.path=b"], ["--split.digest=b"])
+    )
+    assert here != there and digest(here) == digest(there) != digest(other)
+
+
 def test_how_settings_are_the_known_ones():
     how = {name for name, field, _, _ in leaves(Config()) if field.metadata.get("in_digest") is False}
     assert how == {

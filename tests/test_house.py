@@ -53,6 +53,7 @@ def test_no_file_imports(package):
         ("tensorboardX", "records.py"),
         ("signal", "run.py"),
         ("tqdm", "run.py"),
+        ("tensorflow_datasets", "dataset.py"),
     ],
 )
 def test_a_package_has_one_home(package, home):
