@@ -163,7 +163,10 @@ def _is_there(directory: pathlib.Path, about: dict) -> bool:
 
 @contextlib.contextmanager
 def _all_or_nothing(directory: pathlib.Path):
-    """A new directory beside the wanted one, which takes its name once all is written."""
+    """A new directory beside the wanted one, which takes its name once all is written.
+
+    Only a process that is killed leaves it behind, and then it reads as no dataset.
+    """
     half = directory.with_name(f"{directory.name}.half-{uuid.uuid4().hex[:8]}")
     half.mkdir(parents=True)
     try:

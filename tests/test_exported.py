@@ -33,9 +33,9 @@ SHARED = Fraction(shared=True, corrupted=0.5)
 SMALL = dict(batch_size=8, test_size=16, buckets=2)
 CONFIGS = {
     "table": TABLE,
-    "corrupted": replace(TABLE, split=replace(SHARED, batch_fraction=0.4)),
+    "corrupted": replace(TABLE, split=replace(SHARED, batch_fraction=0.4), test_size=5),
     "length": LENGTH,
-    "growing": replace(LENGTH, curriculum=Growing()),
+    "growing": replace(LENGTH, curriculum=Growing(every=3), split=replace(LENGTH.split, held_out=0.4)),
     "causal": Config(
         task=Addition(reverse=True),
         split=Length(train_max=2, test_max=3),
@@ -147,6 +147,8 @@ def test_every_step_and_every_block_is_the_same(exported, name):
 @pytest.mark.parametrize("name", ["length", "growing"])
 def test_after_the_last_exported_step_the_first_comes_again(exported, name):
     train, _ = meets(exported(name))
+    hard = [int(batches.difficulty(exported(name), step, jnp.arange(1))) for step in range(2 * STEPS)]
+    assert hard[:STEPS] == hard[STEPS:] and len(set(hard)) > 1  # or they would be cut to another bucket
     for step in (0, 7):
         assert_same(train(step + STEPS), train(step))
         assert_same(train(step + 3 * STEPS), train(step))
@@ -169,8 +171,10 @@ def test_blocks_of_another_size_hold_the_same_problems(exported):
 
 def test_a_place_without_a_problem_leaves_every_number_finite(exported, tmp_path):
     ours = replace(exported("length"), seeds=1, steps=10)
-    counts = ours.split.prepare(ours.task, 0)
-    assert not all(np.asarray(part.counts_DxN).all() for part in counts.values())
+    parts = ours.split.prepare(ours.task, 0).values()
+    assert not all(np.asarray(part.counts_DxN).all() for part in parts)
+    for part in parts:  # attention over no token at all would not be a number
+        assert (part.problems.prompt_length > 0).all() and (part.problems.answer_length > 0).all()
     rows = rows_of(ours, tmp_path)
     assert np.isfinite(rows[rows["problems"] > 0]["loss"]).all()
 

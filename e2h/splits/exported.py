@@ -30,9 +30,9 @@ class Exported(Split):
     """Training on a dataset is training on its split, bit for bit, for the seed it was exported with.
 
     A split, because a split is what decides which problems are met where: task, layout, model and all else stay as they
-    are, and the records' `problem` goes through them anew. All seeds get the same problems. A table is passed in
-    epochs, in an order of the seed; of a task without end the exported steps are met in turn, and then again. The
-    digest of the dataset stands for its content in the digest of a run; the path does not count.
+    are, and the records' `problem` goes through them anew. All seeds get the same problems, each its copy in memory. A
+    table is passed in epochs, in an order of the seed; of a task without end the exported steps are met in turn, and
+    then again. The digest of the dataset stands for its content in the digest of a run; the path does not count.
     """
 
     path: str = how("", "the directory of the dataset")
