@@ -86,6 +86,10 @@ def arrivals(rows) -> pd.DataFrame:
     return pd.DataFrame({arm: first_step(r, TEST, 0.95) for arm, r in rows.groupby("arm", sort=False)})
 
 
+def kept(rows: pd.DataFrame) -> pd.DataFrame:
+    return _main.thin(rows, 0.95, 0.99)
+
+
 def claims(rows):
     times = arrivals(rows)
     budget = float(rows["step"].max())

@@ -1,6 +1,6 @@
 """How much data grokking needs, and what it waits for: Power et al.'s transformer on tables of binary operations.
 
-    ./launch/reproduce.sh power                         up to an hour on two CPU cores, resumable
+    ./launch/reproduce.sh power                         an hour or two on two CPU cores, resumable
 
 Power et al. 2022, "Grokking: generalization beyond overfitting on small algorithmic datasets" (arXiv 2201.02177): a
 small decoder with AdamW (learning rate 1e-3, decay 1, b2 .98, ten steps of warm-up, batches of 512 or half of the
@@ -9,6 +9,11 @@ ends when all of its seeds have held the test at .99. As in the paper the table 
 is tested with b + a in training about as often as the share; the arms `orbit` keep such twins together.
 
 Left out of the paper's ablation: dropout, noise on gradients and on weights.
+
+What the outcome showed: where the test stays low it is at the share of sums whose mirror image was trained on (.3, .5),
+and with twins kept together it stays at 0 through 10,000 steps. At this width decay 1 keeps training itself unsteady:
+its accuracy reaches .99 late and falls again. One seed of width 128 and two layers (not a part of this) was steady. The
+products of S5 are not even learned within their 6,000 steps, nor the control.
 """
 
 import dataclasses
@@ -114,6 +119,10 @@ def inspect(arm: str, config: Config, state) -> pd.DataFrame | None:
         mirrored = sum((y, x) in train for x, y in test)
         rows.append(dict(arm=arm, seed=seed, split="mirrored", exact=mirrored, problems=len(test), step=0))
     return pd.DataFrame(rows)
+
+
+def kept(rows: pd.DataFrame) -> pd.DataFrame:
+    return _main.thin(rows, 0.99)
 
 
 def claims(rows):
