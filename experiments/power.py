@@ -229,7 +229,7 @@ def draw_times(axis, rows) -> None:
         never = times[~np.isfinite(times)].notna() & ~np.isfinite(times)
         for share in times.index[never.any(axis=1)]:
             axis.plot(share, budget, "o", color=color, markerfacecolor="none")
-    axis.set(yscale="log", xlabel="share of the table", ylabel="first step with test >= .99 (open: not in budget)")
+    axis.set(yscale="log", xlabel="share of the table", ylabel="step of test .99 (open: never)")
     axis.legend(fontsize=7)
 
 

@@ -406,7 +406,7 @@ def test_an_mlp_of_numbers_reads_ids_as_shares_of_the_largest():
         ({"bias": False}, set()),
         ({"bias": False, "bias_in": "feed_forward"}, set()),
     ],
-    ids=str,
+    ids=["everywhere", "feed_forward", "none", "none_at_all"],
 )
 def test_where_a_transformer_has_biases(settings, biased):
     config = Config(**BASES["query"], model=small(Transformer, norm="none", **settings))
