@@ -226,15 +226,16 @@ def thin(rows: pd.DataFrame, *scores: float, points: int = 70) -> pd.DataFrame:
     """Of long curves the steps evenly spaced in their logarithm, and those that claims turn on.
 
     These are each seed's first step at a score, its highest score and its last step, of every part; a step is kept for
-    all seeds of an arm, so that medians can be drawn. Judged on these rows, claims are as judged on all.
+    all seeds (and cells of a grid) of an arm, so that medians can be drawn. Judged on these rows, claims are as judged on all.
     """
-    who, curve = ["arm", "split", "seed"], ["arm", "split", "step"]
-    sums = rows.groupby([*who, "step"], sort=False)[["exact", "problems"]].sum().reset_index()
+    who, curve = ["arm", "split", "seed", *(c for c in rows.columns if "." in c)], ["arm", "split", "step"]
+    sums = rows.groupby([*who, "step"], sort=False, dropna=False)[["exact", "problems"]].sum().reset_index()
     share = sums["exact"] / sums["problems"].where(sums["problems"] > 0)
     by_curve = [sums[name] for name in who]
-    highest = share.groupby(by_curve).transform("max")
-    first = [here.groupby(by_curve).cumsum().eq(1) & here for here in (share == highest, *map(share.ge, scores))]
-    turns = [sums["step"] == sums.groupby(who)["step"].transform("max"), *first]
+    highest = share.groupby(by_curve, dropna=False).transform("max")
+    reached = (share == highest, *map(share.ge, scores))
+    first = [here.groupby(by_curve, dropna=False).cumsum().eq(1) & here for here in reached]
+    turns = [sums["step"] == sums.groupby(who, dropna=False)["step"].transform("max"), *first]
     even = np.geomspace(1, max(2, rows["step"].max()), points)
     steps = np.unique(rows["step"])
     turns.append(sums["step"].isin(steps[np.abs(np.log1p(steps)[:, None] - np.log1p(even)[None]).argmin(0)]))

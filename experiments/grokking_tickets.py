@@ -17,6 +17,10 @@ Set before any run: the ticket is of step 25,000 (the paper's fully generalized 
 200 (one seed outside of these, 100, knew 95 % of the training problems at step 90 and all at 110; its test was not
 looked at); the transition is step 600 (so long after memorizing, the paper's table 1 has half of the test). A run ends
 early once every seed has .99 of the test.
+
+What the outcome showed: the ticket of the generalized network has .95 of the test after 3 times as long as training,
+where the dense network takes 180 times as long; that is not the 1.5 that was asked for. A random mask and tickets of
+memorized or of transition weights generalize in none of the seeds, later than the dense network itself.
 """
 
 import dataclasses
@@ -95,6 +99,10 @@ def delay(rows):
     """t_gen / t_mem of each seed of an arm; inf if it never generalizes, NaN if it never learns to fit."""
     known, general = times(rows)
     return (general / known).where(known < math.inf)
+
+
+def kept(rows):
+    return _main.thin(rows, LEARNED)
 
 
 def claims(rows):

@@ -45,3 +45,14 @@ def test_short_curves_and_parts_without_problems_stay():
     thin = _main.thin(pd.concat([rows, measured]), 0.95)
     assert set(thin["step"]) <= set(rows["step"]) and {0, 59 * 50} <= set(thin[thin["arm"] == "a"]["step"])
     assert set(thin["split"]) == {"train", "test", "measured"}
+
+
+def test_the_cells_of_a_grid_have_curves_of_their_own():
+    one, other, plain = (curves(seed) for seed in (5, 6, 7))
+    plain = plain.assign(arm=plain["arm"] + " without a grid")
+    thin = _main.thin(pd.concat([one.assign(**{"model.x": 0.1}), other.assign(**{"model.x": 0.2}), plain]), 0.5)
+    for rows, here in ((one, thin["model.x"] == 0.1), (other, thin["model.x"] == 0.2), (plain, thin["model.x"].isna())):
+        for arm in rows["arm"].unique():
+            of = [r[r["arm"] == arm] for r in (rows, thin[here])]
+            pd.testing.assert_series_equal(*(first_step(r, "test", 0.5) for r in of))
+            pd.testing.assert_series_equal(*(highest(r, "test") for r in of))
