@@ -226,7 +226,7 @@ def thin(rows: pd.DataFrame, *scores: float, points: int = 70) -> pd.DataFrame:
     """Of long curves the steps evenly spaced in their logarithm, and those that claims turn on.
 
     These are each seed's first step at a score, its highest score and its last step, of every part; a step is kept for
-    all seeds (and cells of a grid) of an arm, so that medians can be drawn. Claims are judged alike on these and on all.
+    all seeds (and cells of a grid) of an arm, so that medians can be drawn. Claims judged on these rows do not change.
     """
     who, curve = ["arm", "split", "seed", *(c for c in rows.columns if "." in c)], ["arm", "split", "step"]
     sums = rows.groupby([*who, "step"], sort=False, dropna=False)[["exact", "problems"]].sum().reset_index()
