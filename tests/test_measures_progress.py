@@ -192,6 +192,7 @@ def test_a_table_learned_by_heart_is_not_restricted():
     "change, words",
     [
         (dict(task=Modular(p=5, op="subtract")), "do not solve --task.op=subtract"),
+        (dict(task=Modular(p=5, unordered=True)), "leave out --task.unordered"),
         (dict(layout=Causal(), model=Transformer(width=4, heads=2)), "a layout with one read for each problem"),
     ],
 )

@@ -13,12 +13,14 @@ MOST = 6  # key frequencies
 
 
 def check(measure, config) -> None:
-    """Raises `Refused` unless the answer is a sum of two residues, said at one read."""
+    """Raises `Refused` unless the answer is a sum of two residues, said at one read, for each of all pairs."""
     _fourier.check(measure, config)
     if config.task.op != "add":
         raise Refused(
             f"measure {measure.name} projects on waves in x + y, which do not solve --task.op={config.task.op}."
         )
+    if config.task.unordered:
+        raise Refused(f"measure {measure.name} averages over all pairs of a sum: leave out --task.unordered.")
     if config.layout.reads(config.task, 1) != 1:
         raise Refused(
             f"measure {measure.name} needs a layout with one read for each problem, not {config.layout.name}."
