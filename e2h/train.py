@@ -83,7 +83,8 @@ def step(config: Config, state: State, batch: Batch, axis: str | None = None):
 
     def of_groups(params, groups):
         """See `Gradients`."""
-        apart = batches.divide(batch, groups or len(batch.length_B))
+        problems = len(batch.length_B)
+        apart = batches.divide(batch, min(groups or problems, problems))  # more would be of padding alone
         gradient, total_G = jax.vmap(jax.grad(summed_loss, has_aux=True), (None, 0))(params, apart)
         reads_G = total_G.reads
         gradient = jax.tree.map(

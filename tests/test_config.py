@@ -142,6 +142,7 @@ def test_digest_names_a_directory_and_is_the_same_in_every_process():
         (["--optimizer.learning_rate=fast"], "learning_rate"),
         (["--optimizer.learning_rate=-1"], "optimizer.learning_rate=-1.0 is out of range: it takes 0.0 to 1e"),
         (["--optimizer.b1=nan"], "optimizer.b1=nan is out of range"),
+        (["--start=ticket", "--start.steps=3000000000"], "start.steps=3000000000 is out of range"),
         (["--optimizer.clip_norm=0"], "optimizer.clip_norm=0.0 is out of range: it takes more than 0.0"),
         (["--model.hidden=3,two"], "--model.hidden takes a list of int, and 'two' is none"),
         (["--model.bias=maybe"], "model.bias"),

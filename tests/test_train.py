@@ -194,7 +194,7 @@ def test_a_whole_run_uses_no_key_twice(config):
             parallel.sweep(config, part, capacity)(data, seeds, state.params, difficulties)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 3, 5, 0, 7], ids="groups_of_{}".format)
+@pytest.mark.parametrize("groups", [1, 2, 3, 5, 0, 7, 10**20], ids="groups_of_{}".format)
 def test_a_rule_of_groups_takes_the_same_step_where_it_cuts_nothing(groups):
     """Also when the groups are not full, and when there are more groups than problems."""
     plain = trained(replace(TABLE, seeds=1), 10)

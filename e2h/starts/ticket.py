@@ -30,7 +30,7 @@ class Ticket(Start):
     weight, and scale the matrices together to the ticket's norm.
     """
 
-    steps: int = setting(25_000, "steps of the dense run after which its weights are ranked", low=0)
+    steps: int = setting(25_000, "steps of the dense run after which its weights are ranked", low=0, high=2**31 - 1)
     keep: float = setting(0.4, "share of the matrices' entries that is kept", low=0.0, high=1.0, varies=True)
     control: str = setting("none", "what is trained instead of the ticket", choices=("none", "random", *POWER))
 
