@@ -120,3 +120,9 @@ def test_corners_of_a_cube_have_no_dimension():
     distance_NxN = np.sqrt((corner_NxD[:, None] != corner_NxD[None]).sum(-1))
     np.fill_diagonal(distance_NxN, np.inf)
     assert jnp.isinf(intrinsic_dimension(jnp.asarray(distance_NxN, jnp.float32), jnp.ones(64, bool), 5))
+
+
+@pytest.mark.parametrize("problems", [1, 2])
+def test_so_few_problems_have_no_dimension(problems):
+    distance_NxN = jnp.where(jnp.eye(problems, dtype=bool), jnp.inf, 1.0)
+    assert not math.isfinite(intrinsic_dimension(distance_NxN, jnp.ones(problems, bool), 5))

@@ -60,7 +60,7 @@ def intrinsic_dimension(distance_NxN, live_N, neighbours: int) -> jax.Array:
     Levina & Bickel 2004, with the inverses averaged over the points (MacKay & Ghahramani 2005): per point the mean of
     ln(T_k / T_j) over its k nearest. Infinite if all of these are equally far, for all points.
     """
-    nearest_NxK = -jax.lax.top_k(-distance_NxN, min(neighbours, len(live_N) - 1))[0]
+    nearest_NxK = -jax.lax.top_k(-distance_NxN, max(1, min(neighbours, len(live_N) - 1)))[0]  # a single one has none
     whole_N = live_N & jnp.isfinite(nearest_NxK).all(1) & (nearest_NxK[:, 0] > 0)
     log_NxK = jnp.log(jnp.where(whole_N[:, None], nearest_NxK, 1.0))
     inverse_N = (log_NxK[:, -1:] - log_NxK[:, :-1]).mean(1)
